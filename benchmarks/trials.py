@@ -24,7 +24,7 @@ import markup
 from lib import cli
 from lib.ppo.goal import SCHEDULES
 from significance import rank_test
-from time_to_solve import GOAL, Solved, confirmed, rung, solved_results, time_to_goal, to_goal
+from time_to_solve import GOAL, Solved, rung, solved_results, time_to_goal, to_goal
 
 import numpy as np
 import pandas as pd
@@ -92,6 +92,12 @@ def results_of(label: str) -> str:
     return f"{FOLDER}/{lab.slug(label)}"
 
 
+def seeds_of(frame: pd.DataFrame) -> str:
+    """Return the seeds of consecutive runs, such as "601 to 610"."""
+    first, last = frame.seed.min(), frame.seed.max()
+    return str(first) if first == last else f"{first} to {last}"
+
+
 def reached_goal(frame: pd.DataFrame) -> tuple[str, str]:
     """Return how many runs of a trial reached the goal, and their thousand steps to it."""
     reached = int(np.isfinite(frame.steps_to_goal).sum())
@@ -114,7 +120,7 @@ def table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
         rows.append(
             (
                 f"`{short(label)}`",
-                f"{frame.seed.min()} to {frame.seed.max()}",
+                seeds_of(frame),
                 *reached_goal(frame),
                 "" if frame.greedy.isna().all() else f"{frame.greedy.min():.1f}",
                 *compared,
@@ -177,29 +183,11 @@ def pong_table(trials: list[tuple[pd.DataFrame, lab.Stamp]], timed: list[Solved]
                 p = f"{rank_test(trial.steps_to_goal, reference.steps_to_goal):.2g}"
             rows.append((f"`{row.name}`", seeds_of(trial), *reached_goal(trial), p, "", ""))
         if own is not None:
-            solved = confirmed(own)
-            of = f"of {len(own.frame)}"
-            steps = markup.spread(to_goal(own, own.frame["steps"] / 1000), 0) if solved.any() else ""
-            soon = (solved & (own.frame["seconds"] <= TEN_MINUTES)).sum()
-            rows.append(
-                (
-                    f"`{row.name}`",
-                    seeds_of(own.frame),
-                    f"{solved.sum()} {of}",
-                    steps,
-                    "",
-                    time_to_goal(own),
-                    f"{soon} {of}",
-                )
-            )
+            frame = own.frame.assign(steps_to_goal=to_goal(own, own.frame["steps"]))
+            soon = f"{(to_goal(own, frame['seconds']) <= TEN_MINUTES).sum()} of {len(frame)}"
+            rows.append((f"`{row.name}`", seeds_of(frame), *reached_goal(frame), "", time_to_goal(own), soon))
     header = ("script", "seeds", "solved", "thousand steps to solve", "p", "time to solve", "solved in ten minutes")
     return markup.table(header, rows)
-
-
-def seeds_of(frame: pd.DataFrame) -> str:
-    """Return the seeds of consecutive runs, such as "601 to 610"."""
-    first, last = frame.seed.min(), frame.seed.max()
-    return str(first) if first == last else f"{first} to {last}"
 
 
 def blocks() -> Iterator[markup.Block]:

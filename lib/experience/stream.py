@@ -98,7 +98,7 @@ class Stream(ExperienceSource):
         self.native = vector_env.is_native(envs)
         self.on_reset: Callable[[int, np.ndarray], object] | None = None
         self.interrupted_states: np.ndarray | None = None
-        self._states_before_step: np.ndarray | None = None  # before an unfinished step; None between steps
+        self._states_before_step: np.ndarray | None = None  # before unfinished steps; None between steps
         self._snapshot = snapshot_of(seed, self.env_range)
         self._no_ops: np.ndarray | None = None  # (num_envs,) frames before the first action of native games' episodes
         self._episodes: list[Episode] = []
@@ -110,10 +110,7 @@ class Stream(ExperienceSource):
         return self._snapshot.resets
 
     def begin(self) -> None:
-        """Reset the environments on the first call, and after `step` has raised an error.
-
-        Some of them may have stepped before the error. A Sampler resets them itself.
-        """
+        """Reset the environments on the first call, and after an error in a step, which some of them may have made."""
         if self._states_before_step is not None:
             self.interrupted_states = self._states_before_step.copy()
         elif len(self.states):

@@ -136,7 +136,6 @@ class Sampler(Stream):
         self.agent = agent
         self.steps = steps
         self.progress = Progress(envs.num_envs)
-        self._is_behind = False  # whether an error has undone steps that the environments have played
 
     def step(self, actions: np.ndarray) -> Step:
         """Step each environment once, and record the returns of finished episodes; see Stream.step."""
@@ -192,9 +191,7 @@ class Sampler(Stream):
         before._snapshot, before._episodes = self._snapshot.copy(), list(self._episodes)
         before.progress = copy.deepcopy(self.progress)
         try:
-            if self._is_behind:
-                self._reseed(np.ones(self.envs.num_envs, bool))
-                self._is_behind = False
+            self.begin()
             # One thread is enough for a small batch, and idle torch threads would spin on the emulators' cores. torch
             # clears its cache of cast weights when the outermost autocast context exits. This disabled one keeps the
             # cache for the whole rollout.
@@ -202,7 +199,7 @@ class Sampler(Stream):
                 self._play(rollout)
         except BaseException:
             vars(self).update(vars(before))
-            self._is_behind = True
+            self._states_before_step = self.states
             raise
 
     def _play(self, rollout: Rollout) -> None:

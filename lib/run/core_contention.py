@@ -75,12 +75,12 @@ class CoreContention:
 def read() -> Reading | None:
     """Take a reading; None if the system refuses it."""
     try:
-        return Reading(time.monotonic(), waiting(TASKS), _busy() - _own())
+        return Reading(time.monotonic(), seconds_waited(TASKS), _busy() - _own())
     except (OSError, psutil.Error):
         return None
 
 
-def waiting(tasks: Path) -> float:
+def seconds_waited(tasks: Path) -> float:
     """Return the seconds that threads have waited for a core.
 
     Args:

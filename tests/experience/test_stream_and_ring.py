@@ -78,6 +78,13 @@ def make_stream_and_ring(env_id, kind=Ring):
     return source, kind.for_source(source, 40, n_step=3, gamma=0.5)
 
 
+def assert_truncated(ring, step, last_states):
+    """Assert that the transitions from this step of both environments end and bootstrap from their last states."""
+    batch = ring._make_batch(np.full(2, step), np.arange(2), np.ones(2))
+    assert np.array_equal(batch.for_net("cpu").next_states.numpy(), last_states)
+    assert batch.discounts.tolist() == [0.5, 0.5]
+
+
 @pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
 def test_transitions_end_where_environments_were_reset_on_resume(kind):
     source, ring = make_stream_and_ring("fakes:Forgetful-v0", kind)
@@ -93,10 +100,8 @@ def test_transitions_end_where_environments_were_reset_on_resume(kind):
     resumed_ring.load_state_dict(saved["replay"])
     assert resumed.last_resets.tolist() == [8, 8]
     resumed_ring.populate(8)
+    assert_truncated(resumed_ring, 3, last)
     both = np.arange(2)
-    batch = resumed_ring._make_batch(np.full(2, 3), both, np.ones(2))
-    assert np.array_equal(batch.for_net("cpu").next_states.numpy(), last)
-    assert batch.discounts.tolist() == [0.5, 0.5]
     next_batch = resumed_ring._make_batch(np.full(2, 4), both, np.ones(2))
     assert np.array_equal(next_batch.states[..., 0].numpy(), next_batch.states[..., -1].numpy())
 
@@ -113,10 +118,8 @@ def test_episodes_end_where_one_environment_failed_in_a_step(kind, failures, mon
             ring.populate(8)  # the first environment makes its step, the second one fails
     monkeypatch.setattr(fakes.Refusing, "left", 100)
     ring.populate(8)
+    assert_truncated(ring, 3, last)
     both = np.arange(2)
-    batch = ring._make_batch(np.full(2, 3), both, np.ones(2))
-    assert np.array_equal(batch.for_net("cpu").next_states.numpy(), last)
-    assert batch.discounts.tolist() == [0.5, 0.5]
     assert source.last_resets.tolist() == [8, 8]
     fresh, _ = source.envs.reset(seed=source._snapshot.seeds(np.ones(2, bool)))
     assert np.array_equal(ring._make_batch(np.full(2, 4), both, np.ones(2)).for_net("cpu").states.numpy(), fresh)
@@ -137,10 +140,7 @@ def test_a_checkpoint_after_a_failed_reset_ends_the_episodes_with_the_states_tha
     resumed.load_state_dict(saved["source"])
     resumed_ring.load_state_dict(saved["replay"])
     resumed_ring.populate(8)
-    both = np.arange(2)
-    batch = resumed_ring._make_batch(np.full(2, 4), both, np.ones(2))
-    assert np.array_equal(batch.for_net("cpu").next_states.numpy(), last)
-    assert batch.discounts.tolist() == [0.5, 0.5]
+    assert_truncated(resumed_ring, 4, last)
 
 
 @pytest.mark.parametrize("kind", [Ring, PrioritisedRing])

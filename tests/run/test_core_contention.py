@@ -81,7 +81,7 @@ def test_waiting_times_of_all_threads_are_added(tmp_path):
         (tmp_path / thread).mkdir()
         (tmp_path / thread / "schedstat").write_text(f"7 {nanoseconds} 9\n")
     (tmp_path / "3").mkdir()  # a thread that is about to end
-    assert core_contention.waiting(tmp_path) == 2.5
+    assert core_contention.seconds_waited(tmp_path) == 2.5
 
 
 def test_cpu_time_of_children_is_not_that_of_others():
