@@ -6,8 +6,9 @@
     ./own_games.py --go-on                           # after an interruption
     ./own_games.py tables                            # only the table of docs/your-environment.md
 
-A game is solved when the mean return of 100 training episodes reaches its goal: the reward threshold with which it is
-registered, or GOALS if it has none. LunarLander and MiniGrid need `pip install -e '.[games]'`.
+A game is solved when, after an iteration, the mean return of 100 training episodes reaches its goal: the reward
+threshold with which it is registered, or GOALS if it has none. LunarLander and MiniGrid need
+`pip install -e '.[games]'`.
 """
 
 import argparse
@@ -67,15 +68,33 @@ def measure(turn: tuple[str, str, int]) -> dict[str, Any]:
         result = launch.result_of(run)
         episodes = pd.read_csv(run / "episodes.csv")
         greedy = launch.evaluate_greedily(run, EPISODES, seed, *module_option, **environment)
-    solved = episodes[episodes["return"].rolling(WINDOW).mean() >= goal_of(game)].head(1)
+    step, seconds = goal_reached(game, result, episodes)
     return {
-        "solved_step": int(solved["step"].iloc[0]) if len(solved) else math.inf,
-        "solved_seconds": round(solved["seconds"].iloc[0], 1) if len(solved) else math.inf,
+        "solved_step": step,
+        "solved_seconds": round(seconds, 1),
         "steps": result["steps"],
         "seconds": round(result["seconds"], 1),
         "mean_100": launch.mean_return(result, 4),
         "greedy": round(greedy["mean"], 4),
     }
+
+
+def goal_reached(game: str, result: dict[str, Any], episodes: pd.DataFrame) -> tuple[float, float]:
+    """Return the agent steps and seconds at which a run reached its game's goal; infinity if it did not.
+
+    Args:
+        game: gymnasium id, with its module.
+        result: result of the run, which lacks goals that the game does not register.
+        episodes: step, seconds and return of the run's episodes.
+    """
+    if game not in GOALS:
+        reached = result["reached"].get(str(goal_of(game)), {"step": math.inf, "seconds": math.inf})
+        return reached["step"], reached["seconds"]
+    is_at_goal = episodes["return"].rolling(WINDOW).mean() >= GOALS[game]
+    if not is_at_goal.any():
+        return math.inf, math.inf
+    first = episodes[is_at_goal].iloc[0]
+    return int(first["step"]), float(first["seconds"])
 
 
 def table(frame: pd.DataFrame) -> str:

@@ -47,9 +47,10 @@ CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
 class Episodes:
     """Count finished episodes and fire ptan's episode events.
 
-    The game is solved when the mean return of the last 100 episodes reaches stop_reward and `confirm`, if there is one,
-    returns True. For each episode, engine.state gets what ptan's handlers set: episode, episode_reward, episode_steps,
-    and the metrics reward, steps, avg_reward, avg_steps and time_passed; also the metrics end_step and mean_100.
+    The game is solved when, after an iteration, the mean return of the last 100 episodes reaches stop_reward and
+    `confirm`, if there is one, returns True. For each episode, engine.state gets what ptan's handlers set: episode,
+    episode_reward, episode_steps, and the metrics reward, steps, avg_reward, avg_steps and time_passed; also the
+    metrics end_step and mean_100.
 
     Args:
         exp_source: experience source whose finished episodes are counted.
@@ -112,7 +113,8 @@ class Episodes:
         engine.add_event_handler(Events.ITERATION_COMPLETED, self)
 
     def __call__(self, engine: Engine) -> None:
-        for episode in self.exp_source.pop_episodes():
+        episodes = self.exp_source.pop_episodes()
+        for episode in episodes:
             self._add(episode)
             self._publish(engine, episode)
             engine.fire_event(EpisodeEvents.EPISODE_COMPLETED)
@@ -121,6 +123,8 @@ class Episodes:
             if is_best or self.count == WINDOW:
                 self.best_mean = self.mean
                 engine.fire_event(EpisodeEvents.BEST_REWARD_REACHED)
+        # Within an iteration, the mean of short episodes may pass the goal by chance and fall below it again.
+        if episodes:
             self._check_bounds(engine)
 
     def request_confirmation(self, engine: Engine) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from lib.hyperparameters import RunParameters
+from lib.run import run_json
 from lib.run.options import RunOptions
 from lib.system import files, machine
 
@@ -27,6 +28,7 @@ CODE = ("lib", "chapter08", "chapter09", "distributed", "tools", "benchmarks", "
 def describe(script: str, params: RunParameters, options: RunOptions, net: object = None) -> dict[str, Any]:
     """Return the content of params.json: the settings that reproduce the run, its network, and its first session."""
     return {
+        "format": run_json.FORMAT,
         "script": script,
         "game": options.game,
         "seed": options.seed,

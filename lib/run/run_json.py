@@ -18,6 +18,7 @@ LARGEST_JSON = 100 * 10**6  # bytes
 CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 DIGEST = "sha256"  # entry of a JSON file with the digest of the others
 
+FORMAT = 1  # of params.json; one more once earlier versions would misread a run. Files without an entry have format 1
 SESSION = ("commit", "versions", "machine")  # required entries of a session in params.json
 
 FILES = {"files": Each({"size": (int,), "sha256": (str, NoneType)})}  # shape of files.json
@@ -93,7 +94,7 @@ def read_json(file: Path, shape: Any) -> dict[str, Any]:
         shape: PARAMS, RESULT, or another shape; see lib.system.shapes.
 
     Raises:
-        UsageError: if the file is damaged or was written by another version.
+        UsageError: if the file is damaged or was written by another version, such as a newer one.
         OSError: if it cannot be read.
     """
     try:
@@ -112,6 +113,11 @@ def read_json(file: Path, shape: Any) -> dict[str, Any]:
     digest = content.pop(DIGEST, None)
     if digest is not None and digest != _digest(content):
         raise UsageError(f"{file} was changed after it was written. {_advice(file)}")
+    if content.get("format", FORMAT) not in range(1, FORMAT + 1):
+        raise UsageError(
+            f"{file} was written by a newer version of this project: its format is {content['format']!r}, and this "
+            f"version reads formats up to {FORMAT}. Update the project, or give a run or model of this version"
+        )
     wrong = sorted(misfits(content, shape))
     if wrong:
         raise UsageError(

@@ -1,5 +1,6 @@
 """Tables of single benchmarks: the ladder, own games and planned speeds."""
 
+import math
 import sys
 
 import pandas as pd
@@ -22,6 +23,16 @@ def test_some_own_games_are_measured_without_a_change_of_the_page_s_results(resu
     assert len(lab.read("own_games/02_ppo_fast")[0]) == 3 * len(own_games.STEPS)
     assert len(lab.read("own_games_selected/02_ppo_fast")[0]) == 1
     assert "| `CartPole-v1` | 475 | `02_ppo_fast` | 1 of 1 |" in capsys.readouterr().out
+
+
+def test_an_own_game_is_solved_when_its_run_says_so_or_by_the_mean_of_a_hundred_if_it_registers_no_goal():
+    episodes = pd.DataFrame({"step": range(5, 1005, 5), "seconds": range(200), "return": [0.0] * 100 + [1.0] * 100})
+    result = {"reached": {"475.0": {"step": 700, "seconds": 9.5}}}
+    assert own_games.goal_reached("CartPole-v1", result, episodes) == (700, 9.5)
+    assert own_games.goal_reached("CartPole-v1", {"reached": {}}, episodes) == (math.inf, math.inf)
+    room = "minigrid:MiniGrid-Empty-8x8-v0"
+    assert own_games.goal_reached(room, {"reached": {}}, episodes) == (5 * 190, 189.0)
+    assert own_games.goal_reached(room, {"reached": {}}, episodes[:150]) == (math.inf, math.inf)
 
 
 def test_the_ladder_reads_the_scripts_headers():

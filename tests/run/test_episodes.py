@@ -122,6 +122,24 @@ def test_the_question_is_asked_after_all_episodes_of_an_iteration():
     assert episodes.solved["episode"] == 150
 
 
+def test_a_mean_that_reaches_the_goal_only_within_an_iteration_does_not_solve_the_game():
+    class Rollouts(CountingSource):
+        def pop_episodes(self):
+            returns = [1.0] * 100 + [0.0] * 20 if self.steps_done < 3 else [1.0] * 100
+            return [Episode(each, 5, 5 * self.steps_done, 5.0) for each in returns]
+
+    source = Rollouts()
+    episodes = Episodes(source, 0.9, 0.95)
+    engine = Engine(lambda engine, batch: {"loss": 1.0})
+    register_events(engine)
+    episodes.attach(engine)
+    solved_in = []
+    engine.add_event_handler(EpisodeEvents.BOUND_REWARD_REACHED, lambda: solved_in.append(episodes.mean))
+    engine.run(source.batches(), max_iters=3, epoch_length=3)
+    assert solved_in == [1.0]
+    assert {bound: moment["iteration"] for bound, moment in episodes.reached.items()} == {"0.95": 3, "0.9": 3}
+
+
 def test_a_milestone_at_the_goal_does_not_replace_the_confirmation():
     episodes, fired = run(dict.fromkeys(range(1, 300), 20.0), 120, stop_reward=17.0, confirm=lambda: False)
     assert episodes.solved is None

@@ -45,6 +45,18 @@ def test_bytes_that_are_not_utf_8_are_written_as_a_question_mark(tmp_path):
     assert run_json.read_json(tmp_path / "params.json", {}) == {"argv": ["--init=?"]}
 
 
+def test_a_run_of_a_newer_version_is_refused_by_its_format_before_its_content(tmp_path):
+    run = run_folder.Run("01_baseline", HYPERPARAMS["pong"], RunOptions(runs_dir=tmp_path))
+    params = run_json.read_params(run.path)
+    assert params["format"] == run_json.FORMAT
+    params["hyperparameters"] = []
+    for unknown in (run_json.FORMAT + 1, "2027-01", None):
+        run_json.write_json(run.path / "params.json", params | {"format": unknown})
+        message = f"params.json was written by a newer version of this project: its format is {unknown!r}"
+        with pytest.raises(UsageError, match=message):
+            run_json.read_params(run.path)
+
+
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
     run = run_folder.Run("01_baseline", HYPERPARAMS["pong"], RunOptions(runs_dir=tmp_path))
     run.write_json("result.json", {"a": 1})
