@@ -191,7 +191,7 @@ def table(
         runs: finished runs.
         speeds: agent steps per second of each rung, a number per round.
         rungs: rungs of the table. Those without a finished run are left out.
-        to: rung whose median minutes to 18 the changes refer to.
+        to: rung whose median minutes to 18 the changes refer to. A rung with one seed has no change.
     """
     groups = {rung: group for rung in rungs if (group := [run for run in runs if run.rung == rung])}
     minutes = {
@@ -209,7 +209,7 @@ def table(
                 len(group),
                 markup.spread(speeds[rung], 0),
                 *(markup.spread(minutes[rung][goal], 0) for goal in GOALS),
-                "" if rung == to or not np.isfinite(change) else f"{change:+.0f} %",
+                "" if rung == to or len(group) == 1 or not np.isfinite(change) else f"{change:+.0f} %",
                 markup.spread(pd.Series([run.needed("18.0", "episode") for run in group]), 0),
                 markup.spread(steps[rung] / 1000, 0),
             )

@@ -3,7 +3,7 @@
 
     ./tuned.py           # 12 trials, then three seeds of both settings; two runs at a time, about half an hour
     ./tuned.py --go-on   # after an interruption
-    ./tuned.py tables    # only the table and the picture of docs/tuning.md
+    ./tuned.py tables    # only the table of notes/measurements.md and its picture
 
 The search is the script's own --tune. The seeds of the comparison take no part in it.
 """
@@ -28,7 +28,7 @@ from tqdm import tqdm
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-PAGE = "docs/tuning.md"
+PAGE = "benchmarks/notes/measurements.md"
 RUNS = lab.PROJECT / "runs" / "tuned"  # run folders of the search
 SCRIPT = "chapter09/07_pong_in_minutes"
 OWN = {"learning_rate": 5e-4, "gamma": 0.99}  # the script's own values

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""DQN as in the paper: the starting point of every extension in chapter 8.
+"""Basic DQN: the starting point of every extension in chapter 8.
 
 Idea    learn action values from a replay buffer of past transitions; the targets come from a copy of the network, which
         is updated only now and then
@@ -8,7 +8,8 @@ Keeps   nothing, because it has no parent
 Paper   Mnih et al., Human-level control through deep reinforcement learning, 2015,
         https://www.nature.com/articles/nature14236
 Run     ./01_dqn_basic.py --cuda
-Read    lib/experience/stream.py, lib/experience/ring.py and lib/common.py: the path of a transition
+Read    lib/experience/stream.py, lib/experience/ring.py and lib/common.py: the path of a transition;
+        docs/chapter08.md: deviations from the paper
 """
 
 import sys

@@ -43,10 +43,10 @@ __all__ = [
 
 GAME_PARAMS = HYPERPARAMS  # the third edition's name
 
-if "ptan" in sys.modules:  # as the book's common, because otherwise ptan.ignite is ignite itself
+if "ptan" in sys.modules:  # as the book's common does; otherwise ptan.ignite is the ignite package
     import_module("ptan.ignite")
 
-# On import, because a reader's script may call nothing else before it trains. It shortens an update by a quarter.
+# On import, because a reader's script may call nothing else before it trains.
 memory.keep_freed_memory()
 
 BatchT = TypeVar("BatchT")

@@ -119,7 +119,7 @@ class Reset(NamedTuple):
     """Reset of environments with new seeds.
 
     Attributes:
-        steps_before: agent steps of the actor before it, from which the seeds are derived.
+        steps_before: agent steps of the actor before the reset, from which the seeds are derived.
         which: (num_envs,) bool, the environments that were reset.
     """
 

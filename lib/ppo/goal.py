@@ -70,7 +70,7 @@ class GoalSettings(FastSettings):
             now["entropy"] = self.entropy * (1.0 - progress.mean)
         if "kl" not in without:  # large steps of the policy at first, small ones near the goal
             now["kl_target"] = self._kl_target_at(progress.mean)
-        # A short update lets the games that decide be played sooner.
+        # Shorter updates leave more time for the episodes that decide whether the run is solved.
         if "epochs" not in without and progress.mean >= SINGLE_EPOCH_FROM:
             now["epochs"] = 1
         if "temperature" not in without:  # a sharper policy makes fewer random mistakes near the end

@@ -5,7 +5,7 @@
     for segments in Segments(acting, learner):
         learner.train(segments)
 
-k actors that share the environments play as one actor with all would, up to rounding.
+k actors that share the environments produce the same rollouts as one actor with all of them, up to rounding.
 """
 
 import dataclasses
