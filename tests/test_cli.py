@@ -38,7 +38,7 @@ def resolve(*argv, script="01_baseline", knob=None):
 def test_defaults():
     params, args = resolve()
     assert params == HYPERPARAMS["pong"]
-    assert args == RunOptions(resumable=True)
+    assert args == RunOptions(owns_process=True)
 
 
 @pytest.mark.parametrize("game", HYPERPARAMS)

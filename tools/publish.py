@@ -7,12 +7,12 @@ The network first plays greedy episodes, each with its own seed. Their returns a
 model is a reduced run folder, so play.py, evaluate.py, export.py and --init accept it as well.
 """
 
+import io
 import os
 import re
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
-from lib.run import console, evaluation, run_json
+from lib.run import checkpoint_reading, console, evaluation, run_json
+from lib.run.checkpoint import PLAYABLE
 from lib.run.checkpoint_files import digest_path
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import format_return
@@ -30,6 +31,8 @@ from lib.run.next_steps import module_option
 from lib.system import files
 from lib.system.console_log import quoted, without_folder
 from lib.system.files import PROJECT
+
+import torch
 
 CARD = """# {name}: {env_id}
 
@@ -70,12 +73,11 @@ def main() -> None:
     args = cli.run_args(parser)
     require_replaceable(args.model, args.run)
     agent = TrainedAgent(args.run, args.checkpoint, module=args.env_module, network=args.network)
-    with tempfile.TemporaryDirectory() as folder:
-        kept = Path(folder) / agent.file.name  # a run that still trains may remove it
-        files.copy(agent.file, kept)
-        metrics = evaluation.evaluate(agent.policy, agent.make_env, args.episodes, args.seed, progress=True)
-        console.log_evaluation(metrics)
-        write_model(agent, kept, args.model.resolve(), {"seed": args.seed} | metrics)
+    content = checkpoint_reading.load(agent.file)  # now, because a run that still trains may remove it
+    metrics = evaluation.evaluate(agent.policy, agent.make_env, args.episodes, args.seed, progress=True)
+    console.log_evaluation(metrics)
+    playable = {name: content[name] for name in PLAYABLE if name in content}  # step-* also hold the replay
+    write_model(agent, playable, args.model.resolve(), {"seed": args.seed} | metrics)
     print(f"{args.model}: {shown_size(args.model)}")
 
 
@@ -106,7 +108,7 @@ def require_replaceable(model: Path, run: Path) -> None:
         )
 
 
-def write_model(agent: TrainedAgent, checkpoint: Path, model: Path, metrics: dict[str, Any]) -> None:
+def write_model(agent: TrainedAgent, checkpoint: dict[str, Any], model: Path, metrics: dict[str, Any]) -> None:
     """Write the folder of a model: params.json, the checkpoint with its digest, evaluation.json and the card."""
     params = run_json.read_params(agent.run)
     params["sessions"] = [session | {"argv": without(PRIVATE, session["argv"])} for session in params["sessions"]]
@@ -118,7 +120,9 @@ def write_model(agent: TrainedAgent, checkpoint: Path, model: Path, metrics: dic
     target = new / "checkpoints" / f"best-{agent.step:09d}.pt"
     try:
         target.parent.mkdir(parents=True)
-        files.copy(checkpoint, target)
+        saved = io.BytesIO()
+        torch.save(checkpoint, saved)
+        files.write(target, saved.getvalue())
         files.write(digest_path(target), f"{files.digest(target)}  {target.name}\n")
         run_json.write_json(new / "params.json", params)
         run_json.write_json(new / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)

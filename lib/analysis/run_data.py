@@ -13,7 +13,7 @@ from lib.errors import UsageError
 from lib.run import run_folder, run_json
 from lib.run.episodes import CSV_COLUMNS
 from lib.run.growing_files import require_digest
-from lib.run.stopping import ENDED, HOPELESS, SOLVED, STEPS
+from lib.run.stopping import ENDED, HOPELESS, NOT_FINITE, SOLVED, STEPS
 
 log = logging.getLogger(__name__)
 
@@ -68,14 +68,15 @@ def read_result(run: Path) -> dict[str, Any]:
 def has_ended(run: Path) -> bool:
     """Return whether a run will not go on.
 
-    It was solved, its script ended it, it was a trial that stopped early, or it has reached max_steps.
+    It was solved, its loss was not finite, its script ended it, it was a trial that stopped early, or it has reached
+    max_steps.
 
     A run that was stopped by --stop-after or --time-limit may be resumed.
     """
     result = read_result(run)
     if result.get("stopped") == STEPS:
         return bool(result["steps"] >= run_json.read_params(run)["hyperparameters"].get("max_steps", math.inf))
-    return result.get("stopped") in (SOLVED, ENDED, HOPELESS)
+    return result.get("stopped") in (SOLVED, NOT_FINITE, ENDED, HOPELESS)
 
 
 def read_evaluation(run: Path) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def _new_run(
     if "init" in options:
         options["init"] = run_checks.find(options["init"], options.get("runs_dir", DEFAULT_RUNS_DIR))
         require_same_game(options["init"], params.env_name, script)
-    run_options = RunOptions(**options, knobs=knobs, resumable=True)
+    run_options = RunOptions(**options, knobs=knobs, owns_process=True)
     kinds = {"best": table is not parser.hyperparams, "init": run_options.init is not None}
     changes = changes_in_name(
         affecting_results(knobs),
@@ -309,7 +309,7 @@ def _resume(
     _check_engine(knobs)
     init = recorded.get("init")
     options |= {"game": recorded["game"], "seed": recorded["seed"], "init": None if init is None else Path(init)}
-    return params, RunOptions(**options, knobs=knobs, resumable=True)
+    return params, RunOptions(**options, knobs=knobs, owns_process=True)
 
 
 def _are_same_repeated(parser: Parser, name: str, recorded: Any, given: Any) -> bool:

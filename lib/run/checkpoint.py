@@ -30,8 +30,9 @@ from lib.system import files
 log = logging.getLogger(__name__)
 
 
-# Objects in a `best-*` checkpoint. All others are needed only to resume.
-PLAYABLE = ("net", "target", "iteration")
+# Objects in a `best-*` checkpoint. All others are needed only to resume. ignite would save the only object without its
+# name, so there are two.
+PLAYABLE = ("net", "iteration")
 
 
 class VerifiedSaver(BaseSaveHandler):

@@ -108,6 +108,6 @@ class FinalEvaluation:
         """
         make = partial(make_env, self._params.env_name)
         # Worker processes import the main program, which setup_ignite refuses without `if __name__ == "__main__":`.
-        processes = None if self._options.resumable else 1
+        processes = None if self._options.owns_process else 1
         seed = tagged_seed("final evaluation", self._options.seed)
         return evaluation.evaluate(self._policy, make, seed=seed, processes=processes, **options)

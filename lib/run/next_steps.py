@@ -22,7 +22,8 @@ def next_steps(
     saved: bool,
     solved: bool,
     cannot_improve: bool,
-    steps_done: int | None,
+    steps: int,
+    reached_max_steps: bool,
     has_episode: bool,
     lacks_evaluation: bool,
 ) -> dict[str, str]:
@@ -36,7 +37,8 @@ def next_steps(
         solved: whether the run was solved. A solved run is not trained any further, so its evaluation is repeated with
             more episodes instead.
         cannot_improve: whether more steps would not help, because the learning rate is 0 or the loss was not finite.
-        steps_done: agent steps so far, if the run has reached the step limit of its hyperparameters; else None.
+        steps: agent steps so far.
+        reached_max_steps: whether they have reached the step limit of the hyperparameters.
         has_episode: whether an episode has ended. Without one, there is nothing to report.
         lacks_evaluation: whether the final evaluation was stopped, has failed or was left out. A run that is resumed
             without --stop-after plays it.
@@ -45,23 +47,31 @@ def next_steps(
     if not saved:
         return commands
     commands = {"watch it play": tool_command("play", run, env_id), **commands}
-    if lacks_evaluation and has_episode and options.resumable:
+    if lacks_evaluation and has_episode and options.owns_process:
         commands["play the final evaluation"] = continue_command(run, env_id, options)
     if solved:
         commands["play 100 episodes"] = tool_command("evaluate", run, env_id)
-    elif not cannot_improve and options.resumable:
-        commands["continue the run"] = continue_command(run, env_id, options)
-        if steps_done is not None:
-            commands["continue the run"] += f" --stop-after {2 * steps_done}"
+    elif not cannot_improve and options.owns_process:
+        is_below_limit = options.stop_after is not None and steps < options.stop_after
+        stop_after = 2 * steps if reached_max_steps else options.stop_after if is_below_limit else None
+        commands["continue the run"] = continue_command(run, env_id, options, stop_after)
     return commands
 
 
-def continue_command(run: Path, env_id: str, options: RunOptions) -> str:
-    """Return the command that continues a run, or its options for a program without our command line."""
+def continue_command(run: Path, env_id: str, options: RunOptions, stop_after: int | None = None) -> str:
+    """Return the command that continues a run, or its options for a program without our command line.
+
+    Args:
+        run: run folder.
+        env_id: id of the environment.
+        options: options of the run.
+        stop_after: agent steps at which the run stops; None for max_steps.
+    """
     words = ["--resume", shown(run), *module_option(env_id)]
-    if not options.resumable:
+    if not options.owns_process:
         return " ".join(map(quoted, words))
-    return command(Path(sys.argv[0]), *words, *_again(run, options))
+    limit = [] if stop_after is None else ["--stop-after", str(stop_after)]
+    return command(Path(sys.argv[0]), *words, *_again(run, options), *limit)
 
 
 def tool_command(tool: str, run: Path, env_id: str, *options: str) -> str:
@@ -115,7 +125,8 @@ def shown(path: Path) -> str:
 def _again(run: Path, options: RunOptions) -> list[str]:
     """Return the options of this process that a resumed run would not take from params.json.
 
-    --time-limit, --quiet and --verbose are left out: they are about a process, not about the run.
+    --time-limit, --quiet and --verbose are left out: they are about a process, not about the run. So is --stop-after,
+    which the run may have reached.
     """
     recorded = _recorded(run).get("knobs", {})
     both = sorted(changeable_on_resume(options.knobs) & recorded.keys())

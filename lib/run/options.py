@@ -52,8 +52,8 @@ class RunOptions:
         game: key of the script's table of hyperparameters.
         tune: number of trials of a search; None to train once.
         knobs: the script's own options by name. Each can be read as an attribute, too.
-        resumable: whether cli.main runs the script, which then takes --resume, so that the command that continues the
-            run can be printed.
+        owns_process: whether cli.main runs the script: the process does nothing else, and takes --resume. A book's
+            script or a notebook may do other work before and after the run.
         changes: suffix that follows the script's name in a new run's name, see run_name.changes_in_name.
     """
 
@@ -72,7 +72,7 @@ class RunOptions:
     game: str = "pong"
     tune: int | None = None
     knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
-    resumable: bool = False
+    owns_process: bool = False
     changes: str = ""
 
     def __post_init__(self) -> None:

@@ -19,10 +19,14 @@ log = logging.getLogger(__name__)
 class ReturnDistributionFigure:
     """Figures that always show the same states, so that they can be compared over time.
 
+    A row per state shows its image and the predicted return distribution of each action. A vertical line is the mean.
+    Invalid actions are left empty. If there are more than MAX_ACTIONS actions, those with the highest values in any of
+    the states are drawn.
+
     A warning is logged once if more than AT_END of the probability mass is on the first or the last atom.
 
     Args:
-        net: network with a support, see `draw`.
+        net: network with a support. It is used in evaluation mode, without noise.
         buffer: replay ring. Evenly spaced states are taken from it when the first figure is drawn.
     """
 
@@ -59,19 +63,6 @@ class ReturnDistributionFigure:
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         self.states = state["states"]
-
-
-def draw(net: dqn_extra.ExtendedDQN, states: np.ndarray) -> Figure:
-    """Draw one row per state: its image and the predicted return distribution of each action.
-
-    A vertical line shows the mean. Invalid actions are left empty. If there are more than MAX_ACTIONS actions, those
-    with the highest values in any of the states are drawn.
-
-    Args:
-        net: network with a support. It is used in evaluation mode, without noise.
-        states: (n, *input_shape), as environments return them.
-    """
-    return _draw(net, states, *_predict(net, states))
 
 
 def _draw(

@@ -44,7 +44,7 @@ class RunEnd:
         """Attach the handlers, after those of the checkpoints: the state is saved before slow trackers and pictures."""
         engine = self._parts.engine
         engine.add_event_handler(Events.COMPLETED, self._completed)
-        if not self._parts.owns_process:
+        if not self._parts.options.owns_process:
             attach_as_last(engine, Events.COMPLETED, self._return_to_script)
         engine.add_event_handler(Events.EXCEPTION_RAISED, self._abandon)
         attach_as_last(engine, Events.EXCEPTION_RAISED, self._raise)
@@ -52,12 +52,12 @@ class RunEnd:
     def _completed(self, engine: Engine) -> None:
         parts = self._parts
         stopped = parts.stopper.reason or ENDED
-        self._signals = list(parts.stopper.signals)
         engine_state: Any = engine.state
         engine_state.stopped = stopped
         result = describe_result(engine, stopped, parts.episodes, parts.speed, parts.run.read_result())
         self._write_result(result)
         self._close(result)
+        self._signals = list(parts.stopper.signals)
         try:
             self._evaluate(stopped, result)
             written = parts.run.read_result()
@@ -118,7 +118,7 @@ class RunEnd:
 
     def _no_longer_needed(self) -> Sequence[Closable]:
         """Return the environments of evaluations and videos, unless a notebook may run the engine again."""
-        return self._parts.opened if self._parts.owns_process else ()
+        return self._parts.opened if self._parts.options.owns_process else ()
 
     def _abandon(self, engine: Engine, error: BaseException) -> None:
         """Close everything after an error, draw the curve, and unlock the run, so that it can be resumed.
@@ -126,7 +126,7 @@ class RunEnd:
         ignite may report the same error twice.
         """
         parts = self._parts
-        at_once = isinstance(error, KeyboardInterrupt) and parts.owns_process
+        at_once = isinstance(error, KeyboardInterrupt) and parts.options.owns_process
         is_new = error is not self._failure and not at_once
         self._failure = error
         if is_new and parts.tracker is not None:
@@ -146,7 +146,7 @@ class RunEnd:
 
         ignite reports the error a second time then, to all handlers.
         """
-        if not self._parts.owns_process:
+        if not self._parts.options.owns_process:
             Watchdog.stop()
         _forget_loop(engine)
         raise error
@@ -169,7 +169,8 @@ class RunEnd:
             saved=bool(checkpoint_files.numbered(parts.run.checkpoints, "step")),
             solved=solved,
             cannot_improve=not is_finite or (reached_max_steps and learning_rate.falls_to_zero(parts.params)),
-            steps_done=parts.steps() if reached_max_steps else None,
+            steps=parts.steps(),
+            reached_max_steps=reached_max_steps,
             has_episode=parts.episodes.count > 0,
             lacks_evaluation=not is_evaluated and (solved or (reached_max_steps and is_finite)),
         )

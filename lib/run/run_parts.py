@@ -9,6 +9,8 @@ from ignite.engine import Engine
 from torch import nn
 
 from lib.envs.checked_env import close_all
+from lib.envs.single_env import make_env
+from lib.errors import UsageError
 from lib.experience.interface import ExperienceSource
 from lib.hyperparameters import RunParameters
 from lib.run import evaluation, learning_rate, run_folder, tracking
@@ -42,8 +44,6 @@ class RunParts:
             engine.state.stopped.
 
     Attributes:
-        owns_process: whether the process does nothing but this run, because cli.main has started it. A book's script or
-            a notebook may do other work before and after the run.
         time_limit: seconds after the start of the process at which the run stops; None for no limit.
         warm_up: agent steps before learning starts. 0 if a restored replay makes them unnecessary.
         run: run folder.
@@ -51,6 +51,7 @@ class RunParts:
         speed: speed of the run.
         periodic_evaluation: schedule of --evaluate-every; None if there is none.
         replayer: environment for videos; None without --record-every.
+        evaluation_envs: environments of --evaluate-every, one per episode; none without it.
         opened: environments of evaluations and videos, which the run closes.
         stopper: reason for the end of the run.
         source_is_started: whether the set-up has started the experience source. Otherwise the loop starts it.
@@ -69,6 +70,12 @@ class RunParts:
         is_book_script: bool,
     ):
         learning_rate.require(params, options.stop_after)
+        for name in ("init", "evaluate_every"):
+            if save is None and getattr(options, name) is not None:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} needs the network, which this script does not pass to setup_ignite; "
+                    "leave it out, or pass save={'net': net}"
+                )
         self.engine = engine
         self.params = params
         self.source = source
@@ -77,9 +84,8 @@ class RunParts:
         self.save = save
         self.figures = figures
         self.is_book_script = is_book_script
-        self.owns_process = options.resumable
         self.time_limit: float | None = options.time_limit
-        if self.time_limit is not None and not self.owns_process:
+        if self.time_limit is not None and not options.owns_process:
             self.time_limit += since_process_start()
         self.warm_up = params.warm_up
         self.source_is_started = False
@@ -88,11 +94,12 @@ class RunParts:
         if options.init is not None and options.resume is None:
             load_initial_weights(options.init, save or {})
         register_events(engine)
-        # Created before the run folder, so that an environment that cannot be recorded leaves no folder behind.
-        with undisturbed():
-            self.replayer = EpisodeReplayer(params.env_name) if options.record_every else None
-        self.opened: list[gym.Env | EpisodeReplayer] = [] if self.replayer is None else [self.replayer]
+        self.opened: list[gym.Env | EpisodeReplayer] = []
         try:
+            # Before the run folder, so that environments that cannot be made leave no folder and no changed run behind.
+            with undisturbed():
+                self.replayer = self._open_replayer() if options.record_every else None
+                self.evaluation_envs = self._open_evaluation_envs() if options.evaluate_every else []
             self.run = run_folder.Run(script, params, options, (save or {}).get("net"))
         except BaseException:
             close_all(self.opened)
@@ -103,17 +110,35 @@ class RunParts:
             params.stop_reward,
             params.milestone,
             trained=options.init is not None,
-            owns_process=self.owns_process,
+            owns_process=options.owns_process,
         )
         if options.init is not None:
             source.begin_trained()
         self.speed = Speed(source, params.log_every)
-        every = None if save is None else options.evaluate_every
+        every = options.evaluate_every
         self.periodic_evaluation = evaluation.PeriodicEvaluation(every) if every else None
         self.stopper = Stopper(
             self.steps, options.stop_after or params.max_steps, self.time_limit, saves=save is not None
         )
         source.stop_asked = self.stopper.should_stop
+
+    def _open_replayer(self) -> EpisodeReplayer:
+        replayer = EpisodeReplayer(self.params.env_name)
+        self.opened.append(replayer)
+        return replayer
+
+    def _open_evaluation_envs(self) -> list[gym.Env]:
+        envs: list[gym.Env] = []
+        for _ in range(evaluation.EPISODES_BETWEEN):
+            try:
+                envs.append(make_env(self.params.env_name))
+            except UsageError as error:
+                raise UsageError(
+                    f"--evaluate-every needs {evaluation.EPISODES_BETWEEN} more environments. Leave it out, or "
+                    f"correct the environment: {error}"
+                ) from error
+            self.opened.append(envs[-1])
+        return envs
 
     def steps(self) -> int:
         """Return the agent steps so far."""

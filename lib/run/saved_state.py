@@ -169,6 +169,8 @@ class SavedState:
     def _newest_checkpoint(self) -> dict[str, Any]:
         run = self._parts.run
         content = checkpoint_reading.newest(run.checkpoints, self._damaged)
+        if content is None and self._parts.save is None and last_step(run.path):
+            raise UsageError(f"{run.path} cannot be resumed, because its script saves no checkpoints; start a new run")
         if content is None and self._has_saved():
             raise UsageError(f"{run.path} has no step-* checkpoint; restore one, or start a new run")
         if content is None:

@@ -5,6 +5,7 @@ attached is the order in which they run. The objects of a run are in run_parts.p
 saved_state.py, and its end in run_end.py.
 """
 
+import logging
 import math
 import multiprocessing
 import weakref
@@ -13,11 +14,9 @@ from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 
-import gymnasium as gym
 from ignite.engine import Engine, Events
 from torch import nn
 
-from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource, Stopped
@@ -42,7 +41,8 @@ from lib.run.watchdog import Watchdog
 from lib.system import files, memory
 from lib.system.console_log import start_console
 from lib.system.progress import show_progress
-from lib.system.seeds import undisturbed
+
+log = logging.getLogger(__name__)
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()  # those that setup_ignite was called with
 
@@ -191,18 +191,9 @@ class _Setup:
         parts = self._parts
         if parts.periodic_evaluation is None:
             return
-        envs: list[gym.Env] = []
-        with undisturbed():
-            for _ in range(evaluation.EPISODES_BETWEEN):
-                try:
-                    envs.append(make_env(parts.params.env_name))
-                except UsageError as error:
-                    raise UsageError(
-                        f"--evaluate-every needs {evaluation.EPISODES_BETWEEN} more environments. Leave it out, or "
-                        f"correct the environment: {error}"
-                    ) from error
-                parts.opened.append(envs[-1])
-        evaluation_engine = evaluation.evaluator(parts.policy(), envs, parts.options.seed, parts.stopper.interrupted)
+        evaluation_engine = evaluation.evaluator(
+            parts.policy(), parts.evaluation_envs, parts.options.seed, parts.stopper.interrupted
+        )
         parts.board.attach_evaluation(evaluation_engine, evaluation.SPREAD, parts.steps)
         parts.periodic_evaluation.attach(parts.engine, evaluation_engine, parts.steps, self._untimed)
 
@@ -269,6 +260,8 @@ class _Setup:
         """Prepare the final evaluation, which decides whether the game is solved if `confirm` is set."""
         parts = self._parts
         if parts.save is None:
+            if parts.params.confirm:
+                log.warning("Greedy play will not confirm the goal, because save has no network.")
             return
         self._final_evaluation = FinalEvaluation(
             parts.policy(),
@@ -312,7 +305,7 @@ class _Setup:
             parts.params.checkpoint_every,
             parts.stopper,
             parts.params.warm_up > 0,
-            partial(continue_command, parts.run.path, parts.params.env_name, parts.options),
+            partial(continue_command, parts.run.path, parts.params.env_name, parts.options, parts.options.stop_after),
         )
         self._checkpointer.attach(parts.engine)
 

@@ -26,10 +26,10 @@ FOLDER = "videos"
 
 
 def cut_back(run: Path, number: int) -> None:
-    """Remove what a resumed run will record again: videos of episodes after `number`, and unfinished videos."""
+    """Remove the videos of episodes after `number`, which a resumed run will record again."""
     for path in (run / FOLDER).glob("episode-*.webm"):
-        match = re.fullmatch(r"episode-(\d+)(-return-.*|\.part)\.webm", path.name)
-        if match and (match[2] == ".part" or int(match[1]) > number):
+        match = re.fullmatch(r"episode-(\d+)-return-.*\.webm", path.name)
+        if match and int(match[1]) > number:
             path.unlink()
 
 

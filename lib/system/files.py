@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -49,18 +48,6 @@ def write_all(contents: Mapping[Path, str | bytes]) -> None:
             with temporary.open("wb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
                 sync(file)
-
-
-def copy(source: Path, target: Path) -> None:
-    """Copy a file atomically: an old target stays until the whole copy is on the disk.
-
-    Raises:
-        OSError: if it cannot be copied.
-    """
-    with _replacing(target) as temporary:
-        shutil.copyfile(source, temporary)
-        with temporary.open("rb+") as file:
-            sync(file)
 
 
 @contextmanager

@@ -193,6 +193,7 @@ def test_the_outcome_of_a_published_model_is_that_of_its_evaluation(tmp_path):
         ("solved", 9, True),
         ("ended by the script", 9, True),
         ("trial stopped early", 9, True),
+        ("loss not finite", 9, True),
         ("step limit", 10**9, True),
         ("step limit", 9, False),
         ("time limit", 9, False),

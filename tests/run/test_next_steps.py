@@ -13,16 +13,21 @@ def commands(tmp_path, monkeypatch):
     """Function of next_steps' options that returns the commands of a run of 01_baseline."""
     monkeypatch.setattr(sys, "argv", [str(PROJECT / "chapter09/01_baseline.py")])
     make_run(tmp_path / "run", knobs={"engine": "process", "patience": 60.0})
-    usual = {"saved": True, "solved": False, "cannot_improve": False, "steps_done": None}
+    usual = {"saved": True, "solved": False, "cannot_improve": False, "steps": 300, "reached_max_steps": False}
     usual |= {"has_episode": True, "lacks_evaluation": False}
-    return lambda knobs=None, resumable=True, **changed: next_steps(
-        tmp_path / "run", "fakes:Catch-v0", RunOptions(knobs=knobs or {}, resumable=resumable), **usual | changed
-    )
+
+    def commands(knobs=None, owns_process=True, stop_after=None, **changed):
+        options = RunOptions(knobs=knobs or {}, owns_process=owns_process, stop_after=stop_after)
+        return next_steps(tmp_path / "run", "fakes:Catch-v0", options, **usual | changed)
+
+    return commands
 
 
 def test_a_run_that_can_learn_more_goes_on_with_what_it_does_not_record(commands):
     assert commands()["continue the run"].endswith("--env-module fakes")
-    assert commands(steps_done=500)["continue the run"].endswith("--stop-after 1000")
+    assert commands(steps=500, reached_max_steps=True)["continue the run"].endswith("--stop-after 1000")
+    assert commands(stop_after=301)["continue the run"].endswith("--env-module fakes --stop-after 301")
+    assert commands(stop_after=300)["continue the run"].endswith("--env-module fakes")
     recorded = {"engine": "process", "patience": 60.0}
     assert commands(knobs=recorded)["continue the run"].endswith("--env-module fakes")
     changed = {"engine": "ray", "address": "10.0.0.1:6379", "patience": 90.0}
@@ -35,7 +40,7 @@ def test_a_run_goes_on_with_the_processes_that_it_had_last(tmp_path, recorded):
     make_run(tmp_path / "run", knobs={"async_envs": recorded})
     words = {"--async-envs", "--no-async-envs"}
     for now, expected in ((recorded, set()), (not recorded, {"--no-async-envs" if recorded else "--async-envs"})):
-        options = RunOptions(knobs={"async_envs": now}, resumable=True)
+        options = RunOptions(knobs={"async_envs": now}, owns_process=True)
         assert words & set(continue_command(tmp_path / "run", "fakes:Catch-v0", options).split()) == expected
 
 
@@ -46,12 +51,12 @@ def test_no_other_run_goes_on(commands, end):
 
 
 def test_a_missing_final_evaluation_is_played_by_a_plain_resume(commands):
-    command = commands(lacks_evaluation=True, steps_done=500)["play the final evaluation"]
+    command = commands(lacks_evaluation=True, steps=500, reached_max_steps=True)["play the final evaluation"]
     assert "--resume" in command
     assert command.endswith("/run --env-module fakes")
     assert "play the final evaluation" not in commands()
     assert "play the final evaluation" not in commands(lacks_evaluation=True, has_episode=False)
-    assert "play the final evaluation" not in commands(lacks_evaluation=True, resumable=False)
+    assert "play the final evaluation" not in commands(lacks_evaluation=True, owns_process=False)
 
 
 def test_a_script_that_cannot_be_executed_is_given_to_python(tmp_path, monkeypatch):
@@ -64,4 +69,4 @@ def test_a_script_that_cannot_be_executed_is_given_to_python(tmp_path, monkeypat
 
 
 def test_a_script_without_our_command_line_is_not_told_to_go_on_by_its_options(commands):
-    assert list(commands(resumable=False)) == ["watch it play", "create a report"]
+    assert list(commands(owns_process=False)) == ["watch it play", "create a report"]

@@ -18,11 +18,17 @@ from lib.run.tensorboard import TensorBoard
 SUPPORT = losses.support(-2.0, 2.0, 5)
 
 
+def drawn(net, states):
+    figures = ReturnDistributionFigure(net, Ring(50, 1, (3,), 1, dtype=np.float32))
+    figures.load_state_dict({"states": torch.from_numpy(states)})
+    return figures()
+
+
 def test_each_state_is_shown_beside_the_distributions_of_its_actions():
     net = dqn_extra.ExtendedDQN((3,), 4, sigma=0.5, support=SUPPORT)
     before = torch.get_rng_state()
     states = np.eye(3, dtype=np.float32)[:2]
-    figure = return_distributions.draw(net, states)
+    figure = drawn(net, states)
     assert net.training
     assert torch.equal(torch.get_rng_state(), before)
     assert len(figure.axes) == 2 * (1 + 4)
@@ -63,7 +69,7 @@ def test_of_many_actions_the_best_are_drawn_and_invalid_ones_are_empty():
     states = np.ones((2, 43), np.float32)
     states[:, 3:30] = 0.0  # 13 valid actions,
     states[0, 33] = 0.0  # and one less in the first state
-    figure = return_distributions.draw(net, states)
+    figure = drawn(net, states)
     columns = 1 + return_distributions.MAX_ACTIONS
     assert len(figure.axes) == 2 * columns
     assert figure.axes[0].images[0].get_array().shape == (1, 3)  # the mask is not shown
@@ -96,7 +102,7 @@ def test_figures_are_written_at_agent_steps(tmp_path, monkeypatch):
     net = dqn_extra.ExtendedDQN((2, 36, 36), 2, support=SUPPORT)
     states = np.zeros((1, 2, 36, 36), np.uint8)
     board, engine = TensorBoard(tmp_path), Engine(lambda engine, batch: None)
-    figures = {"distributions": lambda: return_distributions.draw(net, states)}
+    figures = {"distributions": lambda: drawn(net, states)}
     board.attach_figures(engine, lambda: 10 * engine.state.iteration, figures)
     engine.run(range(7))
     board.close()

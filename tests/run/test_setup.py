@@ -32,7 +32,7 @@ from lib.errors import Fault, UsageError
 from lib.experience.interface import Stopped
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
-from lib.hyperparameters import HYPERPARAMS
+from lib.hyperparameters import HYPERPARAMS, PPO_HYPERPARAMS
 from lib.nets import losses
 from lib.run import checkpoint_reading, run_folder, run_json
 from lib.run.episode_player import EpisodeResult
@@ -43,7 +43,7 @@ from lib.run.setup import setup_ignite
 from lib.run.watchdog import Watchdog
 from lib.system import clock, memory
 from lib.system.seeds import tagged_seed
-from running import PROJECT, episodes_of, folder
+from running import PROJECT, contents, episodes_of, folder
 
 
 class TapedEnv(Counting):
@@ -274,10 +274,10 @@ def test_a_game_for_evaluations_that_fails_to_close_does_not_harm_the_run(tmp_pa
         def close(self):
             raise RuntimeError("the window is stuck")
 
-    monkeypatch.setattr("lib.run.setup.make_env", lambda env_id: Stuck())
+    monkeypatch.setattr("lib.run.run_parts.make_env", lambda env_id: Stuck())
     source = source_of(Counting())
     engine = Engine(lambda engine, batch: {"loss": 0.0})
-    args = RunOptions(runs_dir=tmp_path, stop_after=40, evaluate_every=1000, resumable=True)
+    args = RunOptions(runs_dir=tmp_path, stop_after=40, evaluate_every=1000, owns_process=True)
     params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
     run = setup_ignite(engine, params, source, "closes", args=args, save={"net": nn.Linear(1, 1)})
     engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
@@ -381,7 +381,7 @@ def test_an_evaluation_that_fails_does_not_end_a_run(tmp_path, monkeypatch, capl
     params = dataclasses.replace(
         HYPERPARAMS["pong"], stop_reward=15.0, milestone=None, confirm=False, replay_initial=2, batch_size=2
     )
-    args = None if is_book_script else RunOptions(runs_dir=tmp_path, resumable=True)
+    args = None if is_book_script else RunOptions(runs_dir=tmp_path, owns_process=True)
     run = setup_ignite(engine, params, source, "own", args=args, save={"net": nn.Linear(1, 1)})
     state = engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
     assert state.stopped == run.read_result()["stopped"] == "solved"  # type: ignore[attr-defined]
@@ -450,7 +450,7 @@ def test_an_engine_that_runs_again_goes_on_with_its_iterations_and_its_evaluatio
         def close(self):
             self.closed = True
 
-    monkeypatch.setattr("lib.run.setup.make_env", lambda env_id: Evaluated(length=1))
+    monkeypatch.setattr("lib.run.run_parts.make_env", lambda env_id: Evaluated(length=1))
     params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
     iterations = []
 
@@ -541,7 +541,7 @@ def test_a_program_without_a_command_line_evaluates_in_its_own_process(tmp_path,
 
     monkeypatch.setattr("lib.run.evaluation.evaluate", evaluate)
     confirming_run(tmp_path)
-    confirming_run(tmp_path, resumable=True)
+    confirming_run(tmp_path, owns_process=True)
     assert processes == [1, None]
 
 
@@ -564,16 +564,67 @@ def test_environments_for_evaluations_that_cannot_be_made_leave_no_folder(tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_while_a_complete_run_is_saved_cancels_its_evaluation(tmp_path, monkeypatch, capfd):
+def test_environments_for_evaluations_that_cannot_be_made_leave_a_run_to_be_resumed_unchanged(tmp_path):
+    def set_up(**options):
+        source = source_of(Counting(length=5))
+        engine = Engine(lambda engine, batch: {"loss": 0.0})
+        changed = {"env_name": "fakes:Missing-v0", "replay_initial": 2, "batch_size": 2}
+        params = dataclasses.replace(HYPERPARAMS["pong"], **changed)
+        args = RunOptions(runs_dir=tmp_path, **options)
+        run = setup_ignite(engine, params, source, "own", args=args, save={"net": nn.Linear(1, 1)})
+        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+        return run
+
+    run = set_up(stop_after=40)
+    before = contents(run.path)
+    with pytest.raises(UsageError, match="--evaluate-every needs 10 more environments"):
+        set_up(stop_after=60, resume=run.path, evaluate_every=10)
+    assert contents(run.path) == before
+
+
+def test_a_run_without_checkpoints_is_not_resumed(tmp_path):
+    def set_up(**options):
+        source = source_of(Counting(length=5))
+        engine = Engine(lambda engine, batch: {"loss": 0.0})
+        params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
+        run = setup_ignite(engine, params, source, "own", args=RunOptions(runs_dir=tmp_path, **options))
+        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+        return run
+
+    run = set_up(stop_after=40)
+    before = contents(run.path)
+    with pytest.raises(UsageError, match="cannot be resumed, because its script saves no checkpoints"):
+        set_up(stop_after=60, resume=run.path)
+    assert contents(run.path) == before
+
+
+@pytest.mark.parametrize(("option", "value"), [("init", Path("models/pong")), ("evaluate_every", 10)])
+def test_options_that_need_the_network_are_refused_without_it(tmp_path, option, value):
+    engine, args = Engine(lambda engine, batch: {"loss": 0.0}), RunOptions(runs_dir=tmp_path, **{option: value})
+    with pytest.raises(UsageError, match=f"--{option.replace('_', '-')} needs the network, which this script does not"):
+        setup_ignite(engine, HYPERPARAMS["pong"], source_of(Counting()), "own", args=args)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_network_a_goal_that_greedy_play_would_confirm_is_warned_about(tmp_path, caplog):
+    engine, params = Engine(lambda engine, batch: {"loss": 0.0}), PPO_HYPERPARAMS["pong"]
+    setup_ignite(engine, params, source_of(Counting()), "own", args=RunOptions(runs_dir=tmp_path)).close()
+    assert "Greedy play will not confirm the goal, because save has no network" in caplog.text
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_ctrl_c_while_a_complete_run_is_saved_or_closed_cancels_its_evaluation(tmp_path, monkeypatch, capfd, closing):
     class Interrupting(nn.Linear):
         def state_dict(self, *args, **kwargs):
-            if source.steps_done == 40:
+            if source.steps_done == 40 and not closing:
                 os.kill(os.getpid(), signal.SIGINT)
             return super().state_dict(*args, **kwargs)
 
     evaluated = []
     monkeypatch.setattr("lib.run.evaluation.evaluate", lambda *values, **options: evaluated.append(values))
     source = source_of(Counting(length=5))
+    if closing:
+        monkeypatch.setattr(source, "close", lambda: os.kill(os.getpid(), signal.SIGINT))
     engine = Engine(lambda engine, batch: {"loss": 0.0})
     params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2, max_steps=40)
     args = RunOptions(runs_dir=tmp_path, quiet=True)
@@ -589,7 +640,7 @@ def test_an_evaluation_during_training_ends_at_the_time_limit(tmp_path, monkeypa
     engine = Engine(lambda engine, batch: {"loss": 0.0})
     params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=32)
     args = RunOptions(runs_dir=tmp_path, quiet=True, evaluate_every=100, time_limit=10**6)
-    monkeypatch.setattr("lib.run.setup.make_env", lambda env_id: Counting(length=10**9))
+    monkeypatch.setattr("lib.run.run_parts.make_env", lambda env_id: Counting(length=10**9))
     monkeypatch.setattr("lib.run.stopping.since_process_start", lambda: 2e6 if source.steps_done == 100 else 0.0)
     setup_ignite(engine, params, source, "evaluates", args=args, save={"net": Linear(1)})
     state = engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
@@ -977,7 +1028,7 @@ def test_an_error_in_the_confirming_evaluation_saves_the_iteration(tmp_path, mon
 
 
 def test_an_error_in_an_evaluation_during_training_saves_the_iteration(tmp_path, monkeypatch):
-    monkeypatch.setattr("lib.run.setup.make_env", lambda env_id: Broken())
+    monkeypatch.setattr("lib.run.run_parts.make_env", lambda env_id: Broken())
     source = source_of(Counting(length=5))
     engine = Engine(lambda engine, batch: {"loss": 0.0})
     params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=32)

@@ -115,6 +115,16 @@ def test_a_model_with_a_link_is_not_replaced(refused, model, original_run, tmp_p
     assert list((tmp_path / "elsewhere").glob("*.pt"))
 
 
+def test_a_model_of_the_newest_checkpoint_has_no_more_than_one_of_the_best(ends, model, trained_run):
+    sizes = {}
+    for which in ("best", "last"):
+        assert ends(PUBLISH, trained_run, model, *FAKES, "--episodes", 1, "--checkpoint", which)[0] == 0
+        [file] = (model / "checkpoints").glob("*.pt")
+        sizes[which] = file.stat().st_size
+        assert set(checkpoint_reading.load(file)) == {"net", "iteration"}
+    assert sizes["last"] == sizes["best"]
+
+
 @pytest.mark.parametrize("full_at", ["best-000001280.pt", "params.json", "README.md"])
 def test_a_full_disk_leaves_the_old_model(ends, model, trained_run, monkeypatch, full_at):
     before = contents(model)
