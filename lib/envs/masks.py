@@ -101,16 +101,17 @@ class KeepOnlyMaskInfo(gym.Wrapper):
     Other infos may have any name and shape. gymnasium's vector environments cannot always combine them into one array.
 
     Raises:
-        Fault: if a step reports a mask, but the last reset did not.
+        Fault: if a step reports a mask, but the last reset did not, and the environment has no method for it.
     """
 
     def __init__(self, env: gym.Env):
         super().__init__(env)
+        self._has_method = env.has_wrapper_attr(METHOD_NAME)
         self._has_mask = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        self._has_mask = INFO_KEY in info
+        self._has_mask = self._has_method or INFO_KEY in info
         return observation, _mask_info(info)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -123,6 +124,10 @@ class KeepOnlyMaskInfo(gym.Wrapper):
         return observation, reward, terminated, truncated, _mask_info(info)
 
 
+def _without_mask(info: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in info.items() if name != INFO_KEY}
+
+
 def _mask_info(info: dict[str, Any]) -> dict[str, Any]:
     return {INFO_KEY: info[INFO_KEY]} if INFO_KEY in info else {}
 
@@ -131,6 +136,7 @@ class AppendMask(gym.Wrapper):
     """Append the action mask that an environment reports to its observations.
 
     If the last state of an episode allows no action, its mask is set to allow all of them, because no action follows.
+    The infos no longer have the mask.
 
     Args:
         env: environment with a Discrete action space and Box observations of one to three dimensions.
@@ -152,12 +158,12 @@ class AppendMask(gym.Wrapper):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        return append_mask(observation, self._mask(info, ended=False)), info
+        return append_mask(observation, self._mask(info, ended=False)), _without_mask(info)
 
     def step(self, action: Any) -> tuple[np.ndarray, SupportsFloat, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
         mask = self._mask(info, ended=bool(terminated or truncated))
-        return append_mask(observation, mask), reward, terminated, truncated, info
+        return append_mask(observation, mask), reward, terminated, truncated, _without_mask(info)
 
     def _ask(self) -> Any:
         return self.env.get_wrapper_attr(METHOD_NAME)()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
-from typing import Any, NoReturn, SupportsFloat
+from typing import Any, NoReturn, SupportsFloat, cast
 
 import gymnasium as gym
 from gymnasium import spaces
@@ -40,6 +40,7 @@ class WatchedPipe:
     def __init__(self, pipe: connection.Connection, process: BaseProcess):
         self._pipe = pipe
         self._process = process
+        self._unanswered = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pipe, name)
@@ -51,11 +52,23 @@ class WatchedPipe:
             raise EOFError
         return bool(ready)
 
+    def send(self, message: Any) -> None:
+        """Send a message, which will have one answer."""
+        self._pipe.send(message)
+        self._unanswered += 1
+
     def recv(self) -> Any:
         """Wait for an answer, and return it."""
         if not self._pipe.poll():
             self.poll(None)
-        return self._pipe.recv()
+        answer = self._pipe.recv()
+        self._unanswered -= 1
+        return answer
+
+    def discard_answers(self) -> None:
+        """Wait for the answers that were not received."""
+        while self._unanswered:
+            self.recv()
 
 
 class ProcessVectorEnv(AsyncVectorEnv):
@@ -74,6 +87,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
     def __init__(self, make: Callable[[], gym.Env], num_envs: int, env_id: str):
         # gymnasium sets these while or after the processes start, and `close` may come before.
         self.parent_pipes, self.processes, self._state = [], [], AsyncState.DEFAULT
+        self._watched_pipes: list[WatchedPipe] = []
         self._env_id = env_id
         self._awaited: int | None = None  # index of the environment that the parent waits for
         self._steps = 0
@@ -124,6 +138,10 @@ class ProcessVectorEnv(AsyncVectorEnv):
                 for old, new, each in zip(self._seeds, seeds, is_reset, strict=True)
             ]
         with self._named():
+            if self._state is not AsyncState.DEFAULT:  # an error, such as Ctrl-C, has ended a call during its wait
+                for pipe in self._watched_pipes:
+                    pipe.discard_answers()
+                self._state = AsyncState.DEFAULT
             return super().reset(seed=seeds, options=options)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -137,8 +155,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
 
     def _check_spaces(self) -> None:
         """Watch the processes, which have just started, and check their spaces."""
-        pipes: list[Any] = [WatchedPipe(*each) for each in zip(self.parent_pipes, self.processes, strict=True)]
-        self.parent_pipes = pipes
+        self._watched_pipes = [WatchedPipe(*each) for each in zip(self.parent_pipes, self.processes, strict=True)]
+        self.parent_pipes = cast(list[connection.Connection], self._watched_pipes)
         with processes.signals_unblocked():  # a constructor may hang
             super()._check_spaces()  # type: ignore[no-untyped-call]
 
@@ -182,6 +200,11 @@ class ProcessVectorEnv(AsyncVectorEnv):
                 "leave --async-envs out"
             ) from error
         index, code = dead[0]
+        if code == 0:
+            raise Fault(
+                f"the process of environment {index} of {self._env_id} ended after an earlier error; make the "
+                "environments again"
+            ) from error
         raise Fault(
             f"the process of environment {index} of {self._env_id} {processes.describe_exit(code)}. If no error is "
             "shown above, it was probably killed, for example for lack of memory: use fewer environments, or leave "

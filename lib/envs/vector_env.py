@@ -294,7 +294,8 @@ class Pausable(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.paused = False
-        self._first_state, info = self.env.reset(seed=seed, options=options)
+        # A reset of some environments leaves an empty dictionary, which an environment may not expect.
+        self._first_state, info = self.env.reset(seed=seed, options=options or None)
         return self._first_state, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:

@@ -21,6 +21,7 @@ from lib.ppo.update import KL, Trainer, Transitions, UpdateSettings, fetched
 log = logging.getLogger(__name__)
 
 RETURN_RATE = 1e-4  # smallest weight of a new return in the statistics of the returns
+FIRST_STATES = 4096  # largest number of states by which the input is normalised
 RATE_FACTOR = 1.5  # factor by which one epoch changes an adaptive learning rate
 
 
@@ -110,7 +111,7 @@ class FastModel(ActorCritic):
         return head
 
     def normalise_by(self, states: torch.Tensor) -> None:
-        """Fit the encoder's input normalisation to these states.
+        """Fit the encoder's input normalisation to these states, or to evenly spaced ones if they are many.
 
         A model that has learnt before, given by --init, keeps its own normalisation, because its weights depend on it.
 
@@ -119,7 +120,7 @@ class FastModel(ActorCritic):
         """
         if self.returns_seen > 0:
             return
-        observations, _ = self.split(states)
+        observations, _ = self.split(states[:: math.ceil(len(states) / FIRST_STATES)])
         self.body.normalise_by(observations)
 
     @torch.no_grad()

@@ -21,6 +21,7 @@ class PPOLearner:
 
     Attributes:
         trainer: trainer of the model.
+        learners: number of learners.
         version: version of the weights; it grows by one with every change.
         oldest_usable: first version whose policy has the current temperature. Segments of earlier versions are from
             another policy, whose probability ratios are mostly outside the clip range.
@@ -31,6 +32,7 @@ class PPOLearner:
 
     def __init__(self, trainer: GoalTrainer, learners: int = 1):
         self.trainer = trainer
+        self.learners = learners
         self.version = 0
         self.oldest_usable = 0
         self._data_parallel = DataParallelTrainer(trainer, learners) if learners > 1 else None

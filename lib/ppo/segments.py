@@ -77,8 +77,9 @@ class Segments(ExperienceSource):
         if max_lag is not None and acting.engine == "inline":
             log.warning("Inline actors play only while the learner waits; --async does not make them faster.")
         # Copies of a rollout in memory: two for the learner, which are the segments and their concatenation. Actors on
-        # this machine fill a third one. If they are in other processes, two more are in transit.
-        copies = 2 if acting.address else 3 if acting.engine == "inline" else 5
+        # this machine fill a third one. If they are in other processes, two more are in transit. Each further learner
+        # has its own.
+        copies = (2 if acting.address else 3 if acting.engine == "inline" else 5) + learner.learners - 1
         require_memory(acting.space, acting.envs, acting.rollout, copies)
         self.acting = acting
         self.learner = learner
@@ -106,11 +107,12 @@ class Segments(ExperienceSource):
             self.actors = self._start()
 
     def close(self) -> None:
-        """End the actors, and the other learners' processes."""
+        """End the actors, and the other learners' processes. The next iteration starts both again."""
         try:
             if self.actors is not None:
                 self.actors.close()
         finally:
+            self.actors = None
             self.learner.close()
 
     def __iter__(self) -> Iterator[list[Segment]]:
@@ -171,6 +173,11 @@ class Segments(ExperienceSource):
         return segments
 
     def _as_they_come(self, actors: Actors, max_lag: int) -> Iterator[list[Segment]]:
+        """Yield segments in order of arrival.
+
+        If waiting fails, segments of the batch that have arrived are counted, but not learnt from. The snapshots are at
+        their ends, from which a replaced actor continues.
+        """
         idle = set(range(self.acting.actors))
         waiting: deque[tuple[int, Segment]] = deque()
         while True:

@@ -54,6 +54,17 @@ def test_a_mask_that_is_missing_at_the_reset_is_refused():
         kept.step(1)
 
 
+def test_a_mask_by_a_method_may_also_be_in_some_infos():
+    env = fakes.Shape(spaces.Box(0.0, 1.0, (2,)))
+    env.action_masks = lambda: np.array([0, 1, 1, 0, 0])  # type: ignore[method-assign]
+    masked = AppendMask(KeepOnlyMaskInfo(env))
+    assert masked.reset()[0][2:].tolist() == [0.0, 1.0, 1.0, 0.0, 0.0]
+    env.mask = "info"
+    observation, *_, info = masked.step(1)
+    assert observation[2:].tolist() == [0.0, 1.0, 1.0, 0.0, 0.0]
+    assert info == {}
+
+
 def test_a_mask_in_the_observation_is_taken_out_of_it():
     """PettingZoo's games report it so. The rest of the observation is a board here, not a vector."""
     env = make_env("fakes:Board-observation-v0")

@@ -192,6 +192,34 @@ def test_an_error_of_an_environment_arrives(make, env_id, kind, facts):
     assert not any(process.is_alive() for process in processes)
 
 
+def test_after_an_interrupted_step_the_environments_can_be_reset(make, monkeypatch):
+    envs, others = make(CATCH), make(CATCH, processes=False)
+    actions = np.zeros(3, int)
+    envs.reset(seed=[1, 2, 3])
+
+    def interrupt(self, timeout=None):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process_env.ProcessVectorEnv, "_poll_pipe_envs", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        envs.step(actions)
+    assert np.array_equal(envs.reset(seed=[4, 5, 6])[0], others.reset(seed=[4, 5, 6])[0])
+    for each, other in zip(envs.step(actions)[:4], others.step(actions)[:4], strict=True):
+        assert np.array_equal(each, other)
+
+
+def test_an_environment_whose_process_ended_with_an_error_has_to_be_made_again(make):
+    envs = make("fakes:Failing-raise-v0", 1)
+    envs.reset(seed=[1])
+    for _ in range(101):
+        envs.step(np.zeros(1, int))
+    with pytest.raises(EnvironmentFailed, match="the paddle broke"):
+        envs.step(np.zeros(1, int))
+    with pytest.raises(Fault, match="environment 0 of fakes:Failing-raise-v0 ended after an earlier error; make the"):
+        envs.reset(seed=[1])
+
+
 HOLDER = """
 import sys, time
 from lib.envs.vector_env import make_vector_env

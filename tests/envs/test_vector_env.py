@@ -316,3 +316,15 @@ def test_returns_are_those_of_a_single_environment(monkeypatch):
         _, rewards, *_ = envs.step(np.zeros(1, int))
         assert rewards.dtype == np.float32
     assert envs.step(np.zeros(1, int))[-1]["episode"]["r"][0] == env.step(0)[-1]["episode"]["r"] == 1.0
+
+
+def test_an_environment_that_is_reset_alone_gets_no_options(register):
+    class Optional(fakes.Catch):
+        def reset(self, *, seed=None, options=None):
+            assert options is None
+            return super().reset(seed=seed)
+
+    register("Optional-v0", Optional)
+    envs = vector_env.make_vector_env("Optional-v0", 3)
+    envs.reset(seed=1)
+    envs.reset(seed=2, options={"reset_mask": np.array([True, False, True])})

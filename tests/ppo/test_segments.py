@@ -209,12 +209,33 @@ def test_an_actor_whose_environments_cannot_be_restored_continues_from_their_res
     assert all(np.array_equal(expected.arrays[name], found.arrays[name]) for name in ("states", "rewards", "ended"))
 
 
-@pytest.mark.parametrize(("engine", "copies"), [("inline", 3), ("process", 5)])
-def test_the_memory_of_actors_and_learner_is_forecast_together(monkeypatch, engine, copies):
+@pytest.mark.parametrize("engine", ["inline", "process"])
+def test_closed_segments_continue_with_new_actors(engine):
+    acting = acting_of(env_name="CartPole-v1", engine=engine)
+    learner = learner_of(acting)
+    whole, closed = Segments(acting, learner), Segments(acting, learner)
+    try:
+        for segments in (whole, closed):
+            batches = iter(segments)
+            for _ in range(2):
+                next(batches)
+        closed.close()
+        batch = next(iter(whole)) if engine == "inline" else None
+        found = join_segments(next(iter(closed)))
+        expected = join_segments(batch or next(iter(whole)))
+        assert all(torch.equal(getattr(expected, name), getattr(found, name)) for name in vars(expected))
+    finally:
+        whole.close()
+        closed.close()
+
+
+@pytest.mark.parametrize(("engine", "learners", "copies"), [("inline", 1, 3), ("process", 1, 5), ("process", 4, 8)])
+def test_the_memory_of_actors_and_learners_is_forecast_together(monkeypatch, engine, learners, copies):
     acting = acting_of(engine=engine)
     needed = copies * 4 * Rollout.forecast(acting.space, 16)
     monkeypatch.setattr("lib.system.memory.free", lambda: needed - 1)
     learner = learner_of(acting)
+    learner.learners = learners
     with pytest.raises(UsageError, match=rf"{copies} copies .* --set rollout=12 or less"):
         Segments(acting, learner)
 
