@@ -1,14 +1,13 @@
 """The warning that other programs keep torch's threads waiting for a core."""
 
-import subprocess
-import sys
 import time
 
 import pytest
 from ignite.engine import Engine
 
 from lib.run import core_contention
-from lib.run.core_contention import TASKS, CoreContention, Reading
+from lib.run.core_contention import CoreContention
+from lib.system.core_times import TASKS, Reading
 from lib.system.machine import torch_threads
 
 pytestmark = pytest.mark.skipif(not any(TASKS.glob("*/schedstat")), reason="the system reports no waiting times")
@@ -67,29 +66,3 @@ def test_takes_no_reading_within_ten_seconds(monkeypatch, caplog):
 def test_a_reading_that_the_system_refuses_is_left_out(monkeypatch, caplog):
     readings = [(-100.0, 0.0, 0.0), None, (-60.0, 36.0, 40.0), (-40.0, 54.0, 60.0)]
     assert len(warnings_of(readings, monkeypatch, caplog)) == 1
-
-    def refuse():
-        raise OSError("too many open files")
-
-    monkeypatch.undo()
-    monkeypatch.setattr(core_contention, "_busy", refuse)
-    assert core_contention.read() is None
-
-
-def test_waiting_times_of_all_threads_are_added(tmp_path):
-    for thread, nanoseconds in (("1", 2_000_000_000), ("2", 500_000_000)):
-        (tmp_path / thread).mkdir()
-        (tmp_path / thread / "schedstat").write_text(f"7 {nanoseconds} 9\n")
-    (tmp_path / "3").mkdir()  # a thread that is about to end
-    assert core_contention.seconds_waited(tmp_path) == 2.5
-
-
-def test_cpu_time_of_children_is_not_that_of_others():
-    before = core_contention._own()
-    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"], check=True)
-    own, busy = core_contention._own(), core_contention._busy()
-    reading = core_contention.read()
-    assert own - before >= 0.4
-    assert reading is not None
-    # The kernel counts in hundredths of a second.
-    assert busy - core_contention._own() - 0.1 <= reading.others <= core_contention._busy() - own + 0.1
