@@ -9,7 +9,6 @@ The same command goes on after an interruption, also in the middle of a run. The
 tools/publish.py can make models of them.
 """
 
-import argparse
 import itertools
 import math
 import os
@@ -204,7 +203,7 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     lab.add_experiments(parser, "runs", "tables")
     parser.add_argument("--game", action="append", choices=GAMES, help="only this game; repeatable")
     parser.add_argument("--script", action="append", choices=SCRIPTS, help="only this script; repeatable")

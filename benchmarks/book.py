@@ -9,7 +9,6 @@ The scripts are run as they are, with this project's packages. The book's lib of
 `pip install 'ray[tune]'`. The two libs take turns, in reverse order in every second round.
 """
 
-import argparse
 import itertools
 import re
 import subprocess
@@ -85,11 +84,12 @@ def blocks() -> Iterator[markup.Block]:
     """Yield the table of the notes, if there are results."""
     if lab.path_of(NAME).exists():
         frame, stamped = lab.read(NAME)
-        yield markup.Block(markup.MEASUREMENTS, "book", f"{table(frame)}\n\n{markup.measured_on([stamped])}")
+        where = markup.measured_on([stamped], lab.count_rounds(frame))
+        yield markup.Block(markup.MEASUREMENTS, "book", f"{table(frame)}\n\n{where}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("checkout", nargs="?", type=Path, help="folder of the book's repository")
     what.add_argument("--tables", action="store_true", help="only put the table into the notes")

@@ -141,7 +141,7 @@ def table(frame: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     parser.add_argument("--rounds", type=cli.positive, default=5, help="number of rounds (default: 5)")
     parser.add_argument(
         "--steps", type=cli.positive, default=1200, help="agent steps of each measurement (default: 1200)"

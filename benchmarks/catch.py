@@ -9,7 +9,6 @@ The measure is the mean return over the whole run, which is the area under the c
 compares each rung with the baseline. Rungs that are exactly equal to another one are left out.
 """
 
-import argparse
 import itertools
 from typing import Any
 
@@ -85,7 +84,7 @@ def draw(frame: pd.DataFrame) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     parser.add_argument("--seeds", type=cli.positive, default=5, help="number of seeds (default: 5)")
     parser.add_argument(
         "--jobs", type=cli.positive, default=cores(), help="runs at a time, with a thread each (default: cores)"

@@ -11,7 +11,6 @@ Learning is compared on 08_dqn_rainbow.py with parts left out. With all parts le
 part it is that extension with Rainbow's settings. The cost of a step is measured on the scripts themselves.
 """
 
-import argparse
 import itertools
 import os
 import time
@@ -328,7 +327,7 @@ def pictures() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     lab.add_experiments(parser, "step", "draws", *TASKS, "tables")
     parser.add_argument("--seeds", type=cli.positive, default=5, help="number of seeds of toy and pong (default: 5)")
     parser.add_argument("--variants", nargs="+", choices=tuple(VARIANTS), default=list(VARIANTS), help="default: all")

@@ -103,22 +103,6 @@ def sweep_table(frame: pd.DataFrame) -> str:
     return markup.table(("N", "batch", "agent steps/s", "ratio to N = 1"), rows)
 
 
-def curves_table(curves: list[curve.Curve]) -> str:
-    """Return a row per kept run with unchanged hyperparameters: its steps, its last mean, and when it was solved."""
-    rows = []
-    for name, frame, stamped in curves:
-        if stamped["changed"]:
-            continue
-        last = frame.iloc[-1]
-        reached = stamped["result"]["reached"].get(minutes.GOALS[-1])
-        solved = f"{reached['step']:,} steps, {reached['seconds'] / 60:.0f} min" if reached else "no"
-        device = "CPU" if stamped["machine"]["device"] == "cpu" else stamped["machine"]["device"]
-        beside = stamped["beside"] or "none"
-        rows.append((f"`{name}`", f"{int(last.step):,}", f"{last.mean_100:.1f}", solved, device, beside))
-    header = ("run", "agent steps", "mean of the last 100", "solved", "device", "other runs on the machine")
-    return markup.table(header, rows)
-
-
 def draw_speed(frame: pd.DataFrame) -> None:
     """Draw the speeds beside the book's, as ratios to the baseline, as docs/pictures/chapter09-speed.png."""
     ratios = lab.ratios(lab.rounds(frame, "rung", "steps_per_second"), launch.BASELINE)
@@ -170,8 +154,6 @@ def blocks() -> Iterator[markup.Block]:
     yield from ladder.blocks()
     yield from minutes_blocks()
     curves = curve.kept("pong")
-    usual = [own.stamped for own in curves if not own.stamped["changed"]]
-    yield markup.Block(markup.MEASUREMENTS, "curves", f"{curves_table(curves)}\n\n{markup.measured_on(usual)}")
     every = [own.stamped for own in curves]
     yield markup.Block(markup.MEASUREMENTS, "rates", f"{curve.rates_table(curves)}\n\n{markup.measured_on(every)}")
 
@@ -203,7 +185,6 @@ def pictures() -> None:
     draw_speed(lab.read("chapter09/speed")[0])
     draw_sweep(lab.read("chapter09/sweep")[0])
     catch.draw(lab.read(catch.NAME)[0])
-    curve.draw(curve.kept("pong"))
     trained, speeds = minutes.timed("best")
     if trained:
         minutes.draw(trained, speeds, "chapter09-minutes", list(minutes.LADDER))
@@ -237,7 +218,7 @@ def train(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     lab.add_experiments(parser, "speed", "sweep", "tables")
     parser.add_argument("--rounds", type=cli.positive, default=5, help="rounds of each measurement (default: 5)")
     parser.add_argument("--steps", type=cli.positive, default=1100, help="learning steps of each run (default: 1100)")

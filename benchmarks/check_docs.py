@@ -5,7 +5,6 @@
 ./check_docs.py --write    # makes all tables again; pictures are made by the `tables` command of each benchmark
 """
 
-import argparse
 import csv
 import re
 import sys
@@ -133,7 +132,7 @@ def words() -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     parser.add_argument("--write", action="store_true", help="make all tables again")
     args = parser.parse_args()
     if args.write:

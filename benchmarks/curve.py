@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Keep the learning curve of a run as CSV in benchmarks/results/curves; `./chapter09.py tables` draws all of them.
+"""Keep the learning curve of a run as CSV in benchmarks/results/curves; compared by learning rate in the notes.
 
     ./curve.py ../runs/2026-11-20T0827-pong-01_baseline
     ./curve.py --beside 13 RUN       # if 13 other runs shared the machine, so that its minutes mean nothing
 
-Runs whose hyperparameters differ from the game's are kept, too, and compared in a table of their own.
+`./chapter09.py tables` makes the table of notes/measurements.md.
 """
 
-import argparse
 import dataclasses
 import json
 from pathlib import Path
@@ -16,17 +15,12 @@ from typing import NamedTuple
 import lab
 import launch
 import markup
-
-import matplotlib
-import pandas as pd
-
-matplotlib.use("Agg")
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import run_json
 from lib.run.curve import rolling_mean
 from lib.run.options import affecting_results
 
-from matplotlib import pyplot as plt
+import pandas as pd
 
 # Values that are left out of a rung's name, as are the options on which no result depends.
 DEFAULT_OPTIONS = {
@@ -157,25 +151,6 @@ def kept(game: str) -> list[Curve]:
     return curves
 
 
-def draw(curves: list[Curve]) -> None:
-    """Draw the return against steps and against minutes, as docs/pictures/chapter09-reward-<axis>.png.
-
-    Runs with other hyperparameters are left out. Runs that shared their machine are not drawn against minutes.
-    """
-    for axis, label in (("step", "agent steps, warm-up included"), ("minutes", "minutes")):
-        figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
-        for name, frame, stamped in curves:
-            if stamped["changed"] or (axis == "minutes" and stamped["beside"]):
-                continue
-            x = frame.step if axis == "step" else frame.seconds / 60
-            [line] = axes.plot(x, frame.mean_100, label=f"{name}, {stamped['machine']['device']}")
-            axes.plot(x, frame["return"], ".", markersize=2, alpha=0.25, color=line.get_color())
-        axes.set(xlabel=label, ylabel="return: episodes, mean of the last 100")
-        axes.legend(loc="upper left", fontsize="x-small")
-        axes.grid(alpha=0.3)
-        figure.savefig(markup.PICTURES / f"chapter09-reward-{axis}.png", dpi=110)
-
-
 def rates_table(curves: list[Curve]) -> str:
     """Return a row per run of the baseline and of rungs with several learning rates: mean return per 20,000 steps."""
     tried = {own.stamped["rung"] for own in curves if "learning_rate" in own.stamped["changed"]}
@@ -197,7 +172,7 @@ def rates_table(curves: list[Curve]) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument("--beside", type=int, default=0, help="number of other runs on the machine (default: 0)")
     args = parser.parse_args()

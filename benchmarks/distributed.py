@@ -8,7 +8,6 @@
 ./distributed.py tables                 # only the tables and the picture of docs/distributed.md
 """
 
-import argparse
 import dataclasses
 import itertools
 import time
@@ -325,7 +324,7 @@ def pictures() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     lab.add_experiments(parser, *MEASURES, "curve", "tables")
     parser.add_argument(
         "--rounds", type=cli.positive, default=3, help="rounds of all experiments except curve (default: 3)"

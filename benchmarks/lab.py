@@ -181,6 +181,11 @@ def refuse(name: str, differing: Sequence[str], remedy: str) -> NoReturn:
     raise SystemExit(f"{path_of(name)} was measured with other conditions ({', '.join(differing)}); {remedy}")
 
 
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser whose help is a module's docstring."""
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
 def add_experiments(parser: argparse.ArgumentParser, *names: str) -> None:
     """Add a positional argument that names some experiments of a benchmark.
 

@@ -9,7 +9,6 @@ After training, the greedy policy plays games. A state's predicted value is its 
 earns from it is the discounted sum of the clipped rewards that follow; see van Hasselt et al. (2015), figure 3.
 """
 
-import argparse
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,7 +131,7 @@ def blocks() -> Iterator[markup.Block]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     lab.add_experiments(parser, "tables")
     parser.add_argument("--seeds", type=cli.positive, default=1, help="number of seeds (default: 1)")
     parser.add_argument("--steps", type=cli.positive, default=200_000, help="agent steps of a run (default: 200,000)")

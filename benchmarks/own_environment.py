@@ -11,7 +11,6 @@ PPO is trained on all three; DQN, 07_pong_in_minutes.py, on Snake and Blocks.
 A player who picks any legal action at random is measured for comparison.
 """
 
-import argparse
 import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -241,7 +240,7 @@ def pictures() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     lab.add_experiments(parser, "random", *GAMES, "tables")
     parser.add_argument("--seeds", type=cli.positive, default=3, help="number of seeds (default: 3)")
     parser.add_argument("--jobs", type=cli.positive, default=2, help="runs at a time, with a thread each (default: 2)")

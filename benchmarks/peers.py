@@ -14,7 +14,6 @@ these differs, all peers are measured again. To measure only some of them then t
 the others are deleted.
 """
 
-import argparse
 import contextlib
 import math
 import os
@@ -272,7 +271,7 @@ def table() -> str:
         "version",
         "time to 18",
         "thousand agent steps",
-        "final mean of 100 episodes",
+        "final mean of up to 100 episodes",
         "agent steps/s",
         "emulator alone",
     )
@@ -302,7 +301,7 @@ def blocks() -> Iterator[markup.Block]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     parser.add_argument("--peers", nargs="+", choices=(OWN, *PEERS), default=[OWN, *PEERS], help="default: all")
     parser.add_argument("--seeds", type=cli.positive, default=1, help="number of seeds (default: 1)")
     parser.add_argument("--time-limit", type=cli.positive, default=600, help="seconds of a run (default: 600)")

@@ -173,7 +173,7 @@ def memory_table(frame: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     lab.add_experiments(parser, "parts", "memory")
     parser.add_argument("--steps", type=cli.positive, default=1200, help="learning steps of `parts` (default: 1200)")
     parser.add_argument("--one", metavar="RUNG", help=argparse.SUPPRESS)

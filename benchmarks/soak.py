@@ -11,7 +11,6 @@ GROWTH of their median in that half (and by more than 1 MB, handle or thread), o
 Where actors are killed, the sums depend on how many of them are up, so the peaks of both halves are compared.
 """
 
-import argparse
 import os
 import re
 import subprocess
@@ -219,7 +218,7 @@ def blocks() -> Iterator[markup.Block]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     lab.add_experiments(parser, "soak", "tables")
     parser.add_argument("--minutes", type=float, default=30.0, help="duration of each run (default: 30)")
     parser.add_argument("--jobs", type=cli.positive, default=1, help="runs at once (default: 1)")

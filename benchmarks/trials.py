@@ -222,7 +222,7 @@ def seeds(text: str) -> range:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     parser.add_argument("script", type=script, help="script with its options, or tables")
     parser.add_argument("--seeds", type=seeds, default=seeds("101-110"), help="first and last seed (default: 101-110)")
     parser.add_argument("--label", help="name of the trial (default: the script with its options)")

@@ -8,7 +8,6 @@
 The search is the script's own --tune. The seeds of the comparison take no part in it.
 """
 
-import argparse
 import itertools
 import json
 import math
@@ -147,7 +146,7 @@ def blocks() -> Iterator[markup.Block]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     lab.add_experiments(parser, "runs", "tables")
     parser.add_argument("--jobs", type=cli.positive, default=2, help="runs of the comparison at a time (default: 2)")
     lab.add_go_on(parser)

@@ -8,7 +8,6 @@ The games are played at random, and the stacks take turns. The cost of a wrapper
 the time of the stack without it, in the same round.
 """
 
-import argparse
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -184,7 +183,7 @@ def table(frame: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab.parser(__doc__)
     parser.add_argument("--rounds", type=cli.positive, default=5, help="number of rounds (default: 5)")
     parser.add_argument(
         "--steps", type=cli.positive, default=2000, help="agent steps of each stack in a round (default: 2000)"

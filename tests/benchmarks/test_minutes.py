@@ -52,9 +52,11 @@ def test_minutes_are_steps_divided_by_the_median_speed():
     assert parallel.split(" | ")[3:5] == ["never (40 to never)", "never (80 to never)"]
     assert parallel.split(" | ")[6] == "never (300 to never)"
     *_, parallel = minutes.table([runs[0], runs[1]], speeds).splitlines()
-    assert parallel.split(" | ")[3:6] == ["40", "80", "-20 %"]  # as a reader would compute it
-    *_, parallel = minutes.table([trained("01_baseline", None), runs[1]], speeds).splitlines()
-    assert parallel.split(" | ")[3:6] == ["40", "80", ""]  # nothing to compare with
+    assert parallel.split(" | ")[3:6] == ["40", "80", ""]  # one seed tells nothing
+    *_, parallel = minutes.table([runs[0], runs[1], runs[1]], speeds).splitlines()
+    assert parallel.split(" | ")[3:6] == ["40 (40 to 40)", "80 (80 to 80)", "-20 %"]  # as a reader would compute it
+    *_, parallel = minutes.table([trained("01_baseline", None), runs[1], runs[1]], speeds).splitlines()
+    assert parallel.split(" | ")[3:6] == ["40 (40 to 40)", "80 (80 to 80)", ""]  # nothing to compare with
 
 
 def test_a_run_whose_results_are_kept_is_not_trained_again(monkeypatch, results, tmp_path):

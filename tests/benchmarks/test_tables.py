@@ -28,11 +28,12 @@ def test_some_own_games_are_measured_without_a_change_of_the_page_s_results(resu
 def test_an_own_game_is_solved_when_its_run_says_so_or_by_the_mean_of_a_hundred_if_it_registers_no_goal():
     episodes = pd.DataFrame({"step": range(5, 1005, 5), "seconds": range(200), "return": [0.0] * 100 + [1.0] * 100})
     result = {"reached": {"475.0": {"step": 700, "seconds": 9.5}}}
-    assert own_games.goal_reached("CartPole-v1", result, episodes) == (700, 9.5)
-    assert own_games.goal_reached("CartPole-v1", {"reached": {}}, episodes) == (math.inf, math.inf)
+    assert own_games.goal_reached("CartPole-v1", result, episodes, 100) == (700, 9.5)
+    assert own_games.goal_reached("CartPole-v1", {"reached": {}}, episodes, 100) == (math.inf, math.inf)
     room = "minigrid:MiniGrid-Empty-8x8-v0"
-    assert own_games.goal_reached(room, {"reached": {}}, episodes) == (5 * 190, 189.0)
-    assert own_games.goal_reached(room, {"reached": {}}, episodes[:150]) == (math.inf, math.inf)
+    assert own_games.goal_reached(room, {"reached": {}}, episodes, 5) == (5 * 190, 189.0)
+    assert own_games.goal_reached(room, {"reached": {}}, episodes, 100) == (1000, 199.0)
+    assert own_games.goal_reached(room, {"reached": {}}, episodes[:150], 5) == (math.inf, math.inf)
 
 
 def test_the_ladder_reads_the_scripts_headers():

@@ -2,6 +2,7 @@
 
 import sys
 
+import pandas as pd
 import pytest
 
 import lab
@@ -39,6 +40,18 @@ def test_a_run_that_was_not_solved_counts_to_its_end():
     unsolved = {name: value for name, value in RESULT.items() if name != "evaluation"}
     row = time_to_solve.figures(unsolved | {"stopped": "time limit", "reached": {}})
     assert (row["seconds"], row["steps"], row["evaluation_mean"]) == ("70.0", 3072, "")
+
+
+def test_a_goal_that_was_reached_after_the_limit_does_not_count():
+    frame = pd.DataFrame(
+        {
+            "stopped": ["solved", "solved", "solved", "time limit"],
+            "seconds": [600.0, 600.1, 9.0, 720.0],
+            "evaluation_mean": [18.0, 20.0, 17.9, None],
+        }
+    )
+    own = time_to_solve.Solved("x", "solve/x", frame, {"settings": {"time_limit": 600}})
+    assert time_to_solve.confirmed(own).tolist() == [True, False, False, False]
 
 
 def test_results_are_kept_apart_by_script_and_options():

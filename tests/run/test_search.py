@@ -292,13 +292,3 @@ def test_a_final_learning_rate_above_the_searchs_is_refused():
     params = dataclasses.replace(HYPERPARAMS["pong"], learning_rate=3e-4, learning_rate_final=2e-4)
     with pytest.raises(UsageError, match=r"learning_rate_final is 0\.0002; set it below 0\.0001"):
         tune_params(params, pytest.fail, torch.device("cpu"))
-
-
-@pytest.mark.slow
-def test_the_tool_becomes_the_script_so_that_signals_reach_it(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text("import os, sys; print(os.getpid(), *sys.argv[1:])")
-    process = start(Path("tools/tune.py"), script, "--samples", 3, "--quiet")
-    output, errors = process.communicate(timeout=60)
-    assert output.split() == [str(process.pid), "--tune", "3", "--quiet"]
-    assert errors == ""
