@@ -1,7 +1,6 @@
 """The book's lib/common.py: hyperparameters, batches, the loss, exploration, the run's setup, and tuning."""
 
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from importlib import import_module
@@ -43,8 +42,7 @@ __all__ = [
 
 GAME_PARAMS = HYPERPARAMS  # the third edition's name
 
-if "ptan" in sys.modules:  # as the book's common does; otherwise ptan.ignite is the ignite package
-    import_module("ptan.ignite")
+import_module("ptan.ignite")  # as the book's common does; otherwise ptan.ignite is the ignite package
 
 # On import, because a reader's script may call nothing else before it trains.
 memory.keep_freed_memory()
@@ -229,10 +227,17 @@ def normalise_by_first_batch(batches: Iterator[BatchT], *nets: nn.Module) -> Ite
     first = next(batches, None)
     if first is None:  # the run was stopped during the warm-up
         return
+    fitted: dqn_model.NormalisingTrunk | None = None
     for net in nets:
         trunk, split = getattr(net, "conv", None), getattr(net, "split", None)
-        if isinstance(trunk, dqn_model.NormalisingTrunk) and split is not None and not trunk.seen:
+        if not isinstance(trunk, dqn_model.NormalisingTrunk) or split is None or trunk.seen:
+            continue
+        if fitted is None:
             trunk.normalise_by(split(_states(first, trunk.seen.device))[0])
+            fitted = trunk
+        else:
+            for own, other in zip(trunk.buffers(), fitted.buffers(), strict=True):
+                own.copy_(other)
     yield first
     yield from batches
 

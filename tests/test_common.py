@@ -223,6 +223,16 @@ def test_networks_are_normalised_by_the_first_batch_of_a_new_run_only(resumed):
         assert net.conv.seen
 
 
+def test_units_that_differ_are_warned_about_once_for_both_networks(caplog):
+    tgt_net = ptan.agent.TargetNet(dqn_model.DQN((2,), 3, normalise=True))
+    states = torch.tensor([[0.0, 0.0], [1.0, 1000.0]])
+    batches = common.batch_generator(TwoBatches(states, states), 1, 2)
+    next(common.normalise_by_first_batch(batches, tgt_net.model, tgt_net.target_model))
+    assert caplog.text.count("varies 1,000 times as much") == 1
+    assert torch.equal(tgt_net.target_model.conv.body.scale, tgt_net.model.conv.body.scale)
+    assert tgt_net.target_model.conv.seen
+
+
 def test_networks_without_normalisation_are_left_unchanged():
     tgt_net = ptan.agent.TargetNet(dqn_model.DQN((4, 40, 36), 3))
     before = copy.deepcopy(tgt_net.model.state_dict())

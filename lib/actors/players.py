@@ -200,7 +200,7 @@ class Players(ExperienceSource):
             Stopped: if the run was asked to stop and no block comes.
         """
         if self._iterating:
-            raise RuntimeError("the players are playing already; use the first iterator")
+            raise RuntimeError("the players have an iterator already; use it, or, after an error, resume the run")
         self._iterating = True
         self.start()
         actors = self.actors

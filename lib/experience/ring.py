@@ -210,6 +210,8 @@ class Ring:
                 self._source.begin()  # may start new episodes
                 self._truncate_interrupted()
             self.add(*next(self._source_steps))
+            if self._source is not None:
+                self._source.step_stored()
 
     def sample(self, batch_size: int) -> Batch:
         """Sample transitions uniformly, with replacement.

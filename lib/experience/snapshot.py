@@ -14,6 +14,7 @@ import torch
 
 from lib.experience.episodes import LazyTrace
 
+STEPS_PER_BLOCK = 4096
 REPLAYING = "Replaying actions"  # title of the progress bar while an environment is restored
 
 
@@ -38,6 +39,7 @@ class Snapshot:
         self.states: Any = None
         self._seeds_of = seeds_of
         self._blocks: list[np.ndarray] = []  # replaced when steps are dropped, because traces refer to the old list
+        self._merged = 0  # number of leading blocks that have many steps. The others are merged once they are many
         self._length = 0
         self._unneeded = 0  # number of kept steps before the earliest of the resets
 
@@ -93,6 +95,9 @@ class Snapshot:
         block = np.array(actions, np.int32, ndmin=2)  # a copy, because an agent may overwrite its array
         self._blocks.append(block)
         self._length += len(block)
+        if len(self._blocks) - self._merged >= STEPS_PER_BLOCK:
+            self._blocks[self._merged :] = [np.concatenate(self._blocks[self._merged :])]
+            self._merged += 1
 
     def _drop(self) -> None:
         """Drop the blocks that end before the earliest reset."""
@@ -100,6 +105,7 @@ class Snapshot:
         blocks = int(np.searchsorted(ends, self._unneeded, side="right"))
         dropped = int(ends[blocks - 1]) if blocks else 0
         self._blocks = self._blocks[blocks:]
+        self._merged = max(0, self._merged - blocks)
         self._length -= dropped
         self._unneeded -= dropped
         self.starts -= dropped
@@ -152,6 +158,7 @@ class Snapshot:
         self.states = None if state["states"] is None else state["states"].numpy()
         actions = state["actions"].numpy()
         self._blocks = [actions] if len(actions) else []
+        self._merged = len(self._blocks)
         self._length = len(actions)
         self._unneeded = 0
 

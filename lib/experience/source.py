@@ -91,10 +91,14 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
                 each.seed_starts_game = True  # an unfinished episode is restored from its seed and actions
         self._slots = [_Slot(env, snapshot_of(seed, first_env + index)) for index, env in enumerate(self.pool)]
         self._pending: deque[tuple[int, int]] = deque()  # environments that still have to step in this round, actions
+        self._stepping: int | None = None  # environment whose step is being made
         self._ready: deque[ExperienceFirstLast] = deque()
         self._episodes: list[Episode] = []
 
     def __iter__(self) -> Iterator[ExperienceFirstLast]:
+        if self._stepping is not None:  # an error has interrupted its step, which it may have made in part
+            self._start_next_episode(self._stepping)
+            self._stepping = None
         while True:
             while self._pending:  # first, because an error may have interrupted a round
                 self._step(*self._pending[0])
@@ -118,6 +122,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
 
     def _step(self, index: int, action: int) -> None:
         slot = self._slots[index]
+        self._stepping = index
         with self.clock("environment"):
             next_state, reward, terminated, truncated, info = slot.env.step(action)
         self._pending.popleft()
@@ -134,7 +139,15 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
             trace = slot.snapshot.trace(0, length, state)
             self._episodes.append(Episode(total, length, self.steps_done, since_process_start(), trace))
             self._next_episode(slot)
+        self._stepping = None
+        if slot.state is None:
             self._reset(index, slot)
+
+    def _start_next_episode(self, index: int) -> None:
+        """Start an environment's next episode although the last one has not ended."""
+        self._pending = deque(step for step in self._pending if step[0] != index)
+        self._next_episode(self._slots[index])
+        self._reset(index, self._slots[index])
 
     @staticmethod
     def _next_episode(slot: _Slot) -> None:
@@ -187,9 +200,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
                     self.first_env + index,
                     error_text,
                 )
-                self._pending = deque(step for step in self._pending if step[0] != index)
-                self._next_episode(slot)
-                self._reset(index, slot)
+                self._start_next_episode(index)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, the snapshots, and the transitions and episodes that have not been returned yet.

@@ -290,6 +290,10 @@ class ExperienceStream(Stream):
         self.agent = agent
         self.stacked = observation_kind(envs.single_observation_space) is ObservationKind.IMAGE
 
+    def step_stored(self) -> None:
+        """Note that the ring has the last step. Otherwise its episodes are interrupted."""
+        self._states_before_step = None
+
     @property
     def interrupted_frames(self) -> np.ndarray | None:
         """Newest frames, (num_envs, *frame_shape), of the interrupted episodes; None if none was interrupted."""
@@ -306,7 +310,9 @@ class ExperienceStream(Stream):
             frames = self._newest(self.states)
             with self.clock("act"):
                 actions, agent_states = self.agent(self.states, agent_states)
+            states_before = self.states
             step = self.step(np.asarray(actions))
+            self._states_before_step = states_before  # until the ring has the step
             for env in np.flatnonzero(step.terminated | step.truncated):
                 agent_states[env] = self.agent.initial_state()
             yield (

@@ -356,7 +356,7 @@ def test_an_environment_that_hangs_while_it_is_built_is_reported(players_of, mon
 def test_players_are_started_once(players_of):
     source = players_of([Counting()], engine="inline")
     next(iter(source))
-    with pytest.raises(RuntimeError, match="playing already"):
+    with pytest.raises(RuntimeError, match="have an iterator already"):
         next(iter(source))
 
 

@@ -3,6 +3,7 @@
 from unittest.mock import Mock
 
 import gymnasium as gym
+import numpy as np
 import ptan
 import pytest
 import torch
@@ -12,8 +13,10 @@ from agents import Alternating
 from fakes import Counting, Forgetful, Random, Refusing, raise_at
 from lib.envs.frames import FrameStack
 from lib.errors import CallInterrupted, UsageError
+from lib.experience import snapshot as snapshot_module
 from lib.experience.snapshot import Snapshot
 from lib.experience.source import ExperienceSourceFirstLast
+from lib.system.seeds import episode_seed
 from sources import last
 
 
@@ -155,6 +158,33 @@ def test_a_round_that_an_error_interrupts_is_completed_after_a_resume(broken):
     assert [(int(t.state[0]), t.action, t.reward, last(t)) for t in played] == expected
 
 
+def test_after_an_interrupted_step_the_same_source_starts_the_next_episode_of_that_environment():
+    source = source_of(Random(length=4), Random(length=9), seed=9)
+    played = take(source, 4)
+    env = source.pool[1]
+    step = env.step
+
+    def interrupted(action):
+        step(action)
+        env.step = step
+        raise KeyboardInterrupt
+
+    env.step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        played.extend(source)
+    played += take(source, 4)  # first the step that the other environment has made
+    fresh, _ = Random(length=9).reset(seed=episode_seed(9, 1, 1))
+    assert np.array_equal(played[6].state, fresh)
+    assert [int(snapshot["resets"]) for snapshot in source.snapshots()] == [1, 1]
+    restored = source_of(Random(length=4), Random(length=9), seed=9)
+    restored.load_state_dict(source.state_dict())
+    restored.agent.calls = source.agent.calls
+    expected, found = take(source, 9), take(restored, 9)
+    assert [(int(t.state[0]), t.action, t.reward) for t in found] == [
+        (int(t.state[0]), t.action, t.reward) for t in expected
+    ]
+
+
 def test_saved_states_of_another_shape_are_refused():
     source = source_of(Counting(length=9))
     take(source, 5)
@@ -221,3 +251,22 @@ def test_a_snapshot_of_another_number_of_environments_is_refused(name, value):
     snapshot.append([1, 2])
     with pytest.raises(ValueError, match="not those of 2 environments"):
         snapshot.load_state_dict(snapshot.state_dict() | {name: value})
+
+
+def test_many_steps_are_kept_in_few_blocks(monkeypatch):
+    monkeypatch.setattr(snapshot_module, "STEPS_PER_BLOCK", 4)
+    snapshot = Snapshot(lambda reset: [reset] * 2, num_envs=2)
+    snapshot.restart(0)
+    expected, traces = [], []
+    for step in range(19):
+        snapshot.append([step, -step])
+        expected.append([step, -step])
+        traces.append(snapshot.trace(1, 1, None))
+    assert len(snapshot._blocks) == 4 + 3
+    assert snapshot.actions.tolist() == expected
+    assert [trace().actions[-1] for trace in traces] == [-step for step in range(19)]
+    snapshot.restart(19)
+    for step in range(9):
+        snapshot.append([step, step])
+    assert snapshot.actions[-9:].tolist() == [[step, step] for step in range(9)]
+    assert len(snapshot) - int(snapshot.starts[0]) == 9

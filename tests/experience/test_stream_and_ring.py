@@ -160,6 +160,23 @@ def test_a_call_that_an_error_interrupted_adds_only_the_missing_steps(kind, monk
     assert back._steps_added == 10
 
 
+def test_episodes_end_where_a_step_was_made_but_not_stored(monkeypatch):
+    source, ring = make_stream_and_ring("fakes:Shown-v0")
+    ring.populate(6)
+    last = source.states.copy()
+    with monkeypatch.context() as context:
+        context.setattr(ring, "add", lambda *step: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            ring.populate(8)
+        saved = {"source": source.state_dict(), "replay": ring.state_dict()}
+    resumed, resumed_ring = make_stream_and_ring("fakes:Shown-v0")
+    resumed.load_state_dict(saved["source"])
+    resumed_ring.load_state_dict(saved["replay"])
+    for each in (ring, resumed_ring):
+        each.populate(8)
+        assert_truncated(each, 2, last)
+
+
 @pytest.mark.parametrize("num_envs", [2, 16])
 def test_games_end_however_many_environments_there_are(monkeypatch, num_envs):
     monkeypatch.setattr(Stream, "RESEED_EVERY", 24)
