@@ -38,7 +38,6 @@ matplotlib.use("Agg")
 from lib import cli
 from lib.envs import vector_env
 from lib.run.curve import rolling_mean
-from lib.run.stopping import TIME
 
 from matplotlib import pyplot as plt
 
@@ -253,8 +252,8 @@ def time_to_goal(own: Solved) -> str:
     """
     solved = confirmed(own)
     if not solved.any():
-        is_out_of_time = (own.frame["stopped"] == TIME).all()
-        return f"not in {own.stamped['settings']['time_limit']:,} s" if is_out_of_time else "no seed solved"
+        limit = f"in {own.stamped['settings']['time_limit']:,} s"
+        return f"not {limit}" if len(solved) == 1 else f"none of {len(solved)} seeds {limit}"
     seconds = markup.spread(to_goal(own, own.frame["seconds"]), 0, unit=" s", single="seed")
     return seconds if len(solved) == 1 else f"{seconds}, {solved.sum()} of {len(solved)} seeds"
 
@@ -302,10 +301,10 @@ def solve_table(results: list[Solved]) -> str:
 
 
 def short_solve_table(results: list[Solved]) -> str:
-    """Return the README's table: time and steps of the scripts that solved Pong on a CPU."""
+    """Return the README's table: time and steps of the scripts until they solved Pong."""
     rows = []
     for own in results:
-        steps = markup.spread(to_goal(own, own.frame["steps"]), 0)
+        steps = markup.spread(to_goal(own, own.frame["steps"]), 0) if confirmed(own).any() else ""
         rows.append((f"`{own.script}`", time_to_goal(own), steps))
     return markup.table(("script", "time to solve Pong: median (range)", "agent steps"), rows)
 
@@ -363,9 +362,8 @@ def blocks() -> Iterator[markup.Block]:
     where = markup.measured_on(own.stamped for own in results)
     yield markup.Block(PAGE, "solve", f"{solve_table(results)}\n\n{where}")
     on_cpu = [own for own in results if own.stamped["machine"]["device"] == "cpu"]
-    solved = [own for own in on_cpu if confirmed(own).any()]
-    solved_where = markup.measured_on(own.stamped for own in solved)
-    yield markup.Block("README.md", "solve", f"{short_solve_table(solved)}\n\n{solved_where}")
+    where_on_cpu = markup.measured_on(own.stamped for own in on_cpu)
+    yield markup.Block("README.md", "solve", f"{short_solve_table(on_cpu)}\n\n{where_on_cpu}")
     yield markup.Block(markup.MEASUREMENTS, "seeds", f"{seeds_table(results)}\n\n{where}")
     frame, stamped = lab.read(ladder.SPEED)
     where = markup.measured_on([stamped], lab.count_rounds(frame))
