@@ -2,7 +2,7 @@
 """Keep the learning curve of a run as CSV in benchmarks/results/curves; compared by learning rate in the notes.
 
     ./curve.py ../runs/2026-11-20T0827-pong-01_baseline
-    ./curve.py --beside 13 RUN       # if 13 other runs shared the machine, so that its minutes mean nothing
+    ./curve.py --beside 13 RUN       # if 13 other runs shared the machine
 
 `./chapter09.py tables` makes the table of notes/measurements.md.
 """

@@ -95,7 +95,9 @@ def goal_reached(game: str, result: dict[str, Any], episodes: pd.DataFrame, iter
     means = episodes.assign(mean=episodes["return"].rolling(WINDOW).mean())
     last = means.groupby((means["step"] - 1) // iteration).tail(1)  # of each iteration
     at_goal = last[last["mean"] >= GOALS[game]]
-    return (math.inf, math.inf) if at_goal.empty else (int(at_goal["step"].iloc[0]), float(at_goal["seconds"].iloc[0]))
+    if at_goal.empty:
+        return math.inf, math.inf
+    return math.ceil(at_goal["step"].iloc[0] / iteration) * iteration, float(at_goal["seconds"].iloc[0])
 
 
 def table(frame: pd.DataFrame) -> str:

@@ -59,7 +59,7 @@ COLUMNS = (
     "evaluation_distinct",
     *PARTS,
 )
-EVALUATION = 120  # seconds after the time limit in which an evaluation may confirm a goal that was reached in time
+EVALUATION = 120  # seconds that a run goes on after the limit, so that an evaluation can confirm a goal reached in time
 EMULATOR_ENVS = 16  # games that are stepped together to time the emulator
 EMULATOR = "the emulator alone"
 # Timed agent steps of each rung: about 10 to 110 seconds of learning. PPO learns from the first rollout before its time
@@ -312,8 +312,9 @@ def short_solve_table(results: list[Solved]) -> str:
 def seeds_table(results: list[Solved]) -> str:
     """Return a row per script and seed: its end, its evaluation, and its seconds by part."""
     rows = []
-    for script, _, frame, _ in results:
-        for row in frame.to_dict("records"):
+    for own in results:
+        for row in own.frame.to_dict("records"):
+            is_late = row["stopped"] == "solved" and row["seconds"] > own.stamped["settings"]["time_limit"]
             evaluated = not pd.isna(row["evaluation_mean"])
             evaluation = (
                 f"{row['evaluation_mean']:.1f} ± {row['evaluation_std']:.1f}, {row['evaluation_worst']:g}"
@@ -322,9 +323,9 @@ def seeds_table(results: list[Solved]) -> str:
             )
             rows.append(
                 (
-                    f"`{script}`",
+                    f"`{own.script}`",
                     row["seed"],
-                    row["stopped"],
+                    "solved after the limit" if is_late else row["stopped"],
                     row["seconds"],
                     f"{row['steps']:,}",
                     row["episodes"],
@@ -393,7 +394,12 @@ def main() -> None:
     parser.add_argument("--script", type=rung, default="distributed/04_ppo_actors", help="script with its options")
     parser.add_argument("--seeds", type=cli.positive, default=5, help="number of seeds (default: 5)")
     parser.add_argument("--first-seed", type=cli.positive, default=1, help="first seed (default: 1)")
-    parser.add_argument("--time-limit", type=cli.positive, default=600, help="seconds of a run (default: 600)")
+    parser.add_argument(
+        "--time-limit",
+        type=cli.positive,
+        default=600,
+        help="seconds in which a run has to reach the goal (default: 600)",
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: speeds of PPO on both")
     parser.add_argument(
         "--overwrite", action="store_true", help="delete the results of seeds that are not measured now"

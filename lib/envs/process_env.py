@@ -61,9 +61,9 @@ class WatchedPipe:
         """Wait for an answer, and return it."""
         if not self._pipe.poll():
             self.poll(None)
-        answer = self._pipe.recv()
-        self._unanswered -= 1
-        return answer
+        answer = self._pipe.recv_bytes()
+        self._unanswered -= 1  # also if the answer cannot be unpickled
+        return pickle.loads(answer)
 
     def discard_answers(self) -> None:
         """Wait for the answers that were not received."""
@@ -138,10 +138,9 @@ class ProcessVectorEnv(AsyncVectorEnv):
                 for old, new, each in zip(self._seeds, seeds, is_reset, strict=True)
             ]
         with self._named():
-            if self._state is not AsyncState.DEFAULT:  # an error, such as Ctrl-C, has ended a call during its wait
-                for pipe in self._watched_pipes:
-                    pipe.discard_answers()
-                self._state = AsyncState.DEFAULT
+            for pipe in self._watched_pipes:  # an error, such as Ctrl-C, may have ended a call during its wait
+                pipe.discard_answers()
+            self._state = AsyncState.DEFAULT
             return super().reset(seed=seeds, options=options)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -202,8 +201,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
         index, code = dead[0]
         if code == 0:
             raise Fault(
-                f"the process of environment {index} of {self._env_id} ended after an earlier error; make the "
-                "environments again"
+                f"the process of environment {index} of {self._env_id} ended with exit code 0, probably after an "
+                "earlier error; make the environments again"
             ) from error
         raise Fault(
             f"the process of environment {index} of {self._env_id} {processes.describe_exit(code)}. If no error is "

@@ -14,7 +14,7 @@ import torch
 
 from lib.experience.episodes import LazyTrace
 
-STEPS_PER_BLOCK = 4096
+BLOCKS_TO_MERGE = 4096
 REPLAYING = "Replaying actions"  # title of the progress bar while an environment is restored
 
 
@@ -39,7 +39,7 @@ class Snapshot:
         self.states: Any = None
         self._seeds_of = seeds_of
         self._blocks: list[np.ndarray] = []  # replaced when steps are dropped, because traces refer to the old list
-        self._merged = 0  # number of leading blocks that have many steps. The others are merged once they are many
+        self._merged = 0  # number of leading blocks that were merged
         self._length = 0
         self._unneeded = 0  # number of kept steps before the earliest of the resets
 
@@ -95,7 +95,7 @@ class Snapshot:
         block = np.array(actions, np.int32, ndmin=2)  # a copy, because an agent may overwrite its array
         self._blocks.append(block)
         self._length += len(block)
-        if len(self._blocks) - self._merged >= STEPS_PER_BLOCK:
+        if len(self._blocks) - self._merged >= BLOCKS_TO_MERGE:
             self._blocks[self._merged :] = [np.concatenate(self._blocks[self._merged :])]
             self._merged += 1
 

@@ -217,6 +217,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned; see `restore`."""
+        self._stepping = None
         self._pending = deque(state.get("pending", ()))  # earlier versions lost the rest of an interrupted round
         self.restore(state["snapshots"])
         self.steps_done = state["steps_done"]

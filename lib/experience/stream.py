@@ -98,7 +98,7 @@ class Stream(ExperienceSource):
         self.native = vector_env.is_native(envs)
         self.on_reset: Callable[[int, np.ndarray], object] | None = None
         self.interrupted_states: np.ndarray | None = None
-        self._states_before_step: np.ndarray | None = None  # before unfinished steps; None between steps
+        self._states_before_step: np.ndarray | None = None  # of a step that is unfinished or not stored
         self._snapshot = snapshot_of(seed, self.env_range)
         self._no_ops: np.ndarray | None = None  # (num_envs,) frames before the first action of native games' episodes
         self._episodes: list[Episode] = []
@@ -274,6 +274,8 @@ class Stream(ExperienceSource):
 
 class ExperienceStream(Stream):
     """Steps of an agent in environments that are stepped together, for a replay ring.
+
+    The ring calls `step_stored` after each step that it has stored.
 
     Args:
         envs: vector environment of lib.envs.vector_env.

@@ -21,7 +21,6 @@ from lib.ppo.update import KL, Trainer, Transitions, UpdateSettings, fetched
 log = logging.getLogger(__name__)
 
 RETURN_RATE = 1e-4  # smallest weight of a new return in the statistics of the returns
-FIRST_STATES = 4096  # largest number of states by which the input is normalised
 RATE_FACTOR = 1.5  # factor by which one epoch changes an adaptive learning rate
 
 
@@ -111,7 +110,7 @@ class FastModel(ActorCritic):
         return head
 
     def normalise_by(self, states: torch.Tensor) -> None:
-        """Fit the encoder's input normalisation to these states, or to evenly spaced ones if they are many.
+        """Fit the encoder's input normalisation to these states.
 
         A model that has learnt before, given by --init, keeps its own normalisation, because its weights depend on it.
 
@@ -120,7 +119,7 @@ class FastModel(ActorCritic):
         """
         if self.returns_seen > 0:
             return
-        observations, _ = self.split(states[:: math.ceil(len(states) / FIRST_STATES)])
+        observations, _ = self.split(states)
         self.body.normalise_by(observations)
 
     @torch.no_grad()
@@ -258,5 +257,5 @@ def normalise_by_first_rollout(sampler: Sampler, model: FastModel) -> Iterator[R
     """Yield a run's rollouts. In a new run, the first one is used only to fit the input normalisation."""
     every_rollout = iter(sampler)
     if not sampler.steps_done:
-        model.normalise_by(next(every_rollout).states.flatten(0, 1))
+        model.normalise_by(next(every_rollout).some_states())
     yield from every_rollout

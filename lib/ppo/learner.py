@@ -55,7 +55,7 @@ class PPOLearner:
 
     def normalise_by(self, segments: Sequence[Segment]) -> None:
         """Fit the model's input normalisation to the states of these segments."""
-        self.trainer.model.normalise_by(join_segments(segments).states.flatten(0, 1))
+        self.trainer.model.normalise_by(join_segments(segments).some_states())
         self.version += 1
 
     def get_model(self) -> Weights:

@@ -52,6 +52,10 @@ class Rollout:
     def __len__(self) -> int:
         return self.actions.numel()
 
+    def some_states(self, number: int = 4096) -> torch.Tensor:
+        """Return the states, or, if they are more than `number`, those of evenly spaced steps; (n, ...)."""
+        return self.states[:: math.ceil(len(self) / number)].flatten(0, 1)
+
     @classmethod
     def forecast(cls, space: spaces.Box, steps: int) -> int:
         """Return the bytes that `steps` steps of one environment with this observation space take."""

@@ -17,6 +17,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import torch
+
 from lib.actors.contract import Actors
 from lib.actors.engines import start_actors
 from lib.errors import counted
@@ -78,8 +80,10 @@ class Segments(ExperienceSource):
             log.warning("Inline actors play only while the learner waits; --async does not make them faster.")
         # Copies of a rollout in memory: two for the learner, which are the segments and their concatenation. Actors on
         # this machine fill a third one. If they are in other processes, two more are in transit. Each further learner
-        # has its own.
-        copies = (2 if acting.address else 3 if acting.engine == "inline" else 5) + learner.learners - 1
+        # has its own, unless it is on a GPU.
+        copies = 2 if acting.address else 3 if acting.engine == "inline" else 5
+        if torch.device(learner.trainer.device).type == "cpu":
+            copies += learner.learners - 1
         require_memory(acting.space, acting.envs, acting.rollout, copies)
         self.acting = acting
         self.learner = learner
@@ -235,7 +239,7 @@ class Segments(ExperienceSource):
 
         policy_lag: mean number of updates by which the weights of the last segments were behind the learner's.
         actor_fps: agent steps per second since the last call that all actors together would make without waiting.
-        replaced, dropped: numbers of replaced actors and dropped segments so far in this process.
+        replaced, dropped: numbers of replaced actors and dropped segments since the actors were started.
         """
         played, busy = self._played, self._busy
         at_once = 1 if self.acting.engine == "inline" else self.acting.actors

@@ -2,7 +2,7 @@
 
 A checkpoint is the file `checkpoints/<kind>-<agent steps>.pt`. Its SHA-256 digest lies beside it in the format of
 `sha256sum -c`. A run can be resumed from a `step-*` checkpoint; the newest and the one before it are kept. The
-`best-*` checkpoint holds the networks with the best mean return so far, for playing and evaluating.
+`best-*` checkpoint holds the network with the best mean return so far, for playing and evaluating.
 """
 
 import errno

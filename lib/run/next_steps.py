@@ -52,8 +52,9 @@ def next_steps(
     if solved:
         commands["play 100 episodes"] = tool_command("evaluate", run, env_id)
     elif not cannot_improve and options.owns_process:
-        is_below_limit = options.stop_after is not None and steps < options.stop_after
-        stop_after = 2 * steps if reached_max_steps else options.stop_after if is_below_limit else None
+        stop_after = options.stop_after
+        if stop_after is None or steps >= stop_after:
+            stop_after = 2 * steps if reached_max_steps else None
         commands["continue the run"] = continue_command(run, env_id, options, stop_after)
     return commands
 
@@ -125,8 +126,8 @@ def shown(path: Path) -> str:
 def _again(run: Path, options: RunOptions) -> list[str]:
     """Return the options of this process that a resumed run would not take from params.json.
 
-    --time-limit, --quiet and --verbose are left out: they are about a process, not about the run. So is --stop-after,
-    which the run may have reached.
+    --time-limit, --quiet and --verbose are left out: they are about a process, not about the run. --stop-after is left
+    out, too; `continue_command` adds it.
     """
     recorded = _recorded(run).get("knobs", {})
     both = sorted(changeable_on_resume(options.knobs) & recorded.keys())

@@ -88,7 +88,8 @@ def setup_ignite(
 
     Raises:
         UsageError: if the run to resume is in use, at its limit or changed, if its episodes cannot be recorded or
-            evaluated, or if the network of --init does not fit.
+            evaluated, or if the network of --init does not fit; if a run without `save` is to be resumed, or has --init
+            or --evaluate-every.
         Fault: if no checkpoint of the run to resume can be read.
         TypeError: if checkpoints are saved and exp_source is a plain PTAN source, if `save` has no "net", or if
             extra_metrics is one text.
@@ -261,7 +262,7 @@ class _Setup:
         parts = self._parts
         if parts.save is None:
             if parts.params.confirm:
-                log.warning("Greedy play will not confirm the goal, because save has no network.")
+                log.warning("Greedy play will not confirm the goal, because setup_ignite was called without save.")
             return
         self._final_evaluation = FinalEvaluation(
             parts.policy(),

@@ -192,18 +192,28 @@ def test_an_error_of_an_environment_arrives(make, env_id, kind, facts):
     assert not any(process.is_alive() for process in processes)
 
 
-def test_after_an_interrupted_step_the_environments_can_be_reset(make, monkeypatch):
+@pytest.mark.parametrize("answers", [0, 1, 3, 5])
+def test_after_an_interrupted_call_the_environments_can_be_reset(make, monkeypatch, answers):
     envs, others = make(CATCH), make(CATCH, processes=False)
     actions = np.zeros(3, int)
     envs.reset(seed=[1, 2, 3])
+    left = [None] * answers
+    receive = process_env.WatchedPipe.recv
 
-    def interrupt(self, timeout=None):
-        monkeypatch.undo()
-        raise KeyboardInterrupt
+    def interrupt(pipe):
+        if not left:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        left.pop()
+        return receive(pipe)
 
-    monkeypatch.setattr(process_env.ProcessVectorEnv, "_poll_pipe_envs", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    def play():
+        envs.unwrapped.set_attr("paused", [False] * 3)
         envs.step(actions)
+
+    monkeypatch.setattr(process_env.WatchedPipe, "recv", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        play()
     assert np.array_equal(envs.reset(seed=[4, 5, 6])[0], others.reset(seed=[4, 5, 6])[0])
     for each, other in zip(envs.step(actions)[:4], others.step(actions)[:4], strict=True):
         assert np.array_equal(each, other)
@@ -216,7 +226,7 @@ def test_an_environment_whose_process_ended_with_an_error_has_to_be_made_again(m
         envs.step(np.zeros(1, int))
     with pytest.raises(EnvironmentFailed, match="the paddle broke"):
         envs.step(np.zeros(1, int))
-    with pytest.raises(Fault, match="environment 0 of fakes:Failing-raise-v0 ended after an earlier error; make the"):
+    with pytest.raises(Fault, match="environment 0 of fakes:Failing-raise-v0 ended with exit code 0, probably after"):
         envs.reset(seed=[1])
 
 

@@ -254,19 +254,24 @@ def test_a_snapshot_of_another_number_of_environments_is_refused(name, value):
 
 
 def test_many_steps_are_kept_in_few_blocks(monkeypatch):
-    monkeypatch.setattr(snapshot_module, "STEPS_PER_BLOCK", 4)
+    monkeypatch.setattr(snapshot_module, "BLOCKS_TO_MERGE", 4)
     snapshot = Snapshot(lambda reset: [reset] * 2, num_envs=2)
     snapshot.restart(0)
     expected, traces = [], []
-    for step in range(19):
-        snapshot.append([step, -step])
-        expected.append([step, -step])
-        traces.append(snapshot.trace(1, 1, None))
-    assert len(snapshot._blocks) == 4 + 3
+
+    def append(count):
+        for step in range(len(expected), len(expected) + count):
+            snapshot.append([step, -step])
+            expected.append([step, -step])
+            traces.append(snapshot.trace(1, 1, None))
+
+    append(19)
+    assert [len(block) for block in snapshot._blocks] == [4, 4, 4, 4, 1, 1, 1]
     assert snapshot.actions.tolist() == expected
-    assert [trace().actions[-1] for trace in traces] == [-step for step in range(19)]
     snapshot.restart(19)
-    for step in range(9):
-        snapshot.append([step, step])
-    assert snapshot.actions[-9:].tolist() == [[step, step] for step in range(9)]
-    assert len(snapshot) - int(snapshot.starts[0]) == 9
+    snapshot.starts[0] = 10  # the last reset of the first environment was earlier
+    snapshot._unneeded = 10
+    append(9)
+    assert snapshot.actions.tolist() == expected[8:]  # whole blocks are dropped
+    assert [len(block) for block in snapshot._blocks] == [4, 4, 4, 4, 4]
+    assert [trace().actions[-1] for trace in traces] == [-step for step in range(28)]

@@ -4,7 +4,6 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from lib.ppo import fast
 from lib.ppo.fast import CellPolicy, FastModel, FastSettings
 from lib.ppo.update import METRICS, Transitions
 from ppo_setup import assert_updates_agree_with_the_slow_twin, settings_of, trainer_of
@@ -125,10 +124,3 @@ def test_updates_agree_with_the_slow_twin(kl_target):
         FastSettings, minibatch=18, epochs=3, clip=0.15, entropy=0.03, gradient_norm=0.7, kl_target=kl_target
     )
     assert_updates_agree_with_the_slow_twin(FastModel, settings, [(12,), (6,)])
-
-
-def test_the_input_is_normalised_by_evenly_spaced_states_if_there_are_many(monkeypatch):
-    monkeypatch.setattr(fast, "FIRST_STATES", 3)
-    model = FastModel(spaces.Box(-9.0, 9.0, (1,)), 2)
-    model.normalise_by(torch.arange(7.0)[:, None])
-    assert model.body.mean.tolist() == [3.0]  # of 0, 3 and 6

@@ -15,7 +15,7 @@ from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Sampler
 from lib.system import memory
 from lib.system.seeds import episode_seed
-from ppo_setup import Fixed, vectorised
+from ppo_setup import Fixed, random_rollout, vectorised
 
 IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 
@@ -284,3 +284,9 @@ def test_weights_are_cast_once_per_rollout():
             for states, values in zip(rollout.states, rollout.values, strict=True):
                 assert torch.equal(model(states)[1], values)
             model.body.third.weight.mul_(-1.5)  # in place, like an optimizer
+
+
+@pytest.mark.parametrize(("number", "steps"), [(100, range(8)), (24, range(8)), (23, (0, 2, 4, 6)), (2, (0,))])
+def test_some_states_are_those_of_all_environments_at_evenly_spaced_steps(number, steps):
+    rollout = random_rollout(8, 3)
+    assert torch.equal(rollout.some_states(number), rollout.states[list(steps)].flatten(0, 1))

@@ -28,6 +28,9 @@ def test_a_run_that_can_learn_more_goes_on_with_what_it_does_not_record(commands
     assert commands(steps=500, reached_max_steps=True)["continue the run"].endswith("--stop-after 1000")
     assert commands(stop_after=301)["continue the run"].endswith("--env-module fakes --stop-after 301")
     assert commands(stop_after=300)["continue the run"].endswith("--env-module fakes")
+    for stop_after, limit in ((800, 800), (500, 1000)):
+        command = commands(stop_after=stop_after, steps=500, reached_max_steps=True)["continue the run"]
+        assert command.endswith(f"--stop-after {limit}")
     recorded = {"engine": "process", "patience": 60.0}
     assert commands(knobs=recorded)["continue the run"].endswith("--env-module fakes")
     changed = {"engine": "ray", "address": "10.0.0.1:6379", "patience": 90.0}

@@ -609,7 +609,7 @@ def test_options_that_need_the_network_are_refused_without_it(tmp_path, option, 
 def test_without_the_network_a_goal_that_greedy_play_would_confirm_is_warned_about(tmp_path, caplog):
     engine, params = Engine(lambda engine, batch: {"loss": 0.0}), PPO_HYPERPARAMS["pong"]
     setup_ignite(engine, params, source_of(Counting()), "own", args=RunOptions(runs_dir=tmp_path)).close()
-    assert "Greedy play will not confirm the goal, because save has no network" in caplog.text
+    assert "Greedy play will not confirm the goal, because setup_ignite was called without save" in caplog.text
 
 
 @pytest.mark.parametrize("closing", [False, True])
