@@ -2,6 +2,7 @@
 """Train textbook PPO and fast PPO with default settings on seven games other than Atari's, three seeds each.
 
     ./own_games.py                                   # two runs at a time; two hours
+    ./own_games.py --script distributed/02_ppo_fast  # only this script; a quarter of an hour
     ./own_games.py --game CartPole-v1 --seeds 4 5    # only some runs; the page and its results do not change
     ./own_games.py --go-on                           # after an interruption
     ./own_games.py tables                            # only the table of docs/your-environment.md
@@ -29,7 +30,7 @@ from tqdm import tqdm
 
 PAGE = "docs/your-environment.md"
 FOLDER = "own_games"  # of the results, a file per script
-SELECTED = "own_games_selected"  # the same, of runs with --game, --script or --seeds
+SELECTED = "own_games_selected"  # the same, of runs with --game or --seeds
 SCRIPTS = ("distributed/01_ppo", "distributed/02_ppo_fast")
 STEPS = {  # maximum agent steps of a run
     "CartPole-v1": 300_000,
@@ -153,7 +154,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=cli.positive, default=2, help="runs at a time, with a thread each (default: 2)")
     lab.add_go_on(parser)
     args = parser.parse_args()
-    is_selection = bool(args.game or args.script or args.seeds != SEEDS)
+    is_selection = bool(args.game or args.seeds != SEEDS)
     if "runs" in (args.what or ["runs"]):
         scripts = args.script or SCRIPTS
         stamped = lab.stamp(threads=1, jobs=args.jobs)

@@ -17,7 +17,7 @@ def test_some_own_games_are_measured_without_a_change_of_the_page_s_results(resu
     row = dict.fromkeys(own_games.COLUMNS[3:], 100.0)
     monkeypatch.setattr(own_games, "measure", lambda turn: row)
     monkeypatch.setattr(markup, "write", list)
-    for options in ([], ["--game", "CartPole-v1", "--seeds", "4"]):
+    for options in (["--script", "distributed/02_ppo_fast"], ["--game", "CartPole-v1", "--seeds", "4"]):
         monkeypatch.setattr(sys, "argv", ["own_games.py", "--jobs", "1", *options])
         own_games.main()
     assert len(lab.read("own_games/02_ppo_fast")[0]) == 3 * len(own_games.STEPS)
