@@ -202,7 +202,9 @@ def test_an_error_of_an_environment_is_shown_with_its_place_and_the_state_is_sav
     options = ("--env-id", "fakes:Failing-raise-v0", *SMALL, "--set", "epochs=1", "--quiet")
     process = run(ACTORS, *options, "--runs-dir", tmp_path)
     assert process.returncode == 1
-    assert re.search(r"Actor [01] \(environments \d to \d .*, seed 1\) failed after 192 steps", process.stderr)
+    assert re.search(
+        r"Actor [01] \(environments \d to \d .*, seed 1\) failed in the segment after 192 steps", process.stderr
+    )
     assert 'in step\n    raise RuntimeError("the paddle broke")' in process.stderr
     assert "RuntimeError: the paddle broke" in process.stderr
     assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] == 384

@@ -206,12 +206,18 @@ class Ring:
         If an error interrupted the same call, only the steps that were still missing are added.
         """
         for _ in self._additions.missing(steps, self.num_envs):
-            if self._source is not None:
-                self._source.begin()  # may start new episodes
-                self._truncate_interrupted()
-            self.add(*next(self._source_steps))
-            if self._source is not None:
-                self._source.step_stored()
+            if self._source is None:
+                self.add(*next(self._source_steps))
+                continue
+            self._source.begin()  # may start new episodes
+            self._truncate_interrupted()
+            steps_done, states = self._source.steps_done, self._source.states
+            try:
+                self.add(*next(self._source_steps))
+            except BaseException:
+                if self._source.steps_done > steps_done:  # the ring lacks a step
+                    self._source.interrupt(states)
+                raise
 
     def sample(self, batch_size: int) -> Batch:
         """Sample transitions uniformly, with replacement.

@@ -275,8 +275,6 @@ class Stream(ExperienceSource):
 class ExperienceStream(Stream):
     """Steps of an agent in environments that are stepped together, for a replay ring.
 
-    The ring calls `step_stored` after each step that it has stored.
-
     Args:
         envs: vector environment of lib.envs.vector_env.
         agent: ptan agent, called with the states of all environments.
@@ -292,9 +290,9 @@ class ExperienceStream(Stream):
         self.agent = agent
         self.stacked = observation_kind(envs.single_observation_space) is ObservationKind.IMAGE
 
-    def step_stored(self) -> None:
-        """Note that the ring has the last step. Otherwise its episodes are interrupted."""
-        self._states_before_step = None
+    def interrupt(self, states: np.ndarray) -> None:
+        """Note that the ring lacks the step after these states, (num_envs, ...). `begin` then starts new episodes."""
+        self._states_before_step = states
 
     @property
     def interrupted_frames(self) -> np.ndarray | None:
@@ -312,9 +310,7 @@ class ExperienceStream(Stream):
             frames = self._newest(self.states)
             with self.clock("act"):
                 actions, agent_states = self.agent(self.states, agent_states)
-            states_before = self.states
             step = self.step(np.asarray(actions))
-            self._states_before_step = states_before  # until the ring has the step
             for env in np.flatnonzero(step.terminated | step.truncated):
                 agent_states[env] = self.agent.initial_state()
             yield (
