@@ -187,12 +187,12 @@ class Ring:
         Args:
             final_frames: (num_envs, *frame_shape), frames after the newest step.
         """
+        self._episode_steps[:] = 0
         if self._steps_added == 0:
             return
         row = (self._steps_added - 1) % self.length
         self._keep_final_frames(row, ~self._done[row], final_frames)
         self._done[row] = True
-        self._episode_steps[:] = 0
 
     def _truncate_interrupted(self) -> None:
         """Truncate the episodes that the source has interrupted, and mark them as handled."""
@@ -211,11 +211,11 @@ class Ring:
                 continue
             self._source.begin()  # may start new episodes
             self._truncate_interrupted()
-            steps_done, states = self._source.steps_done, self._source.states
+            steps_done, added, states = self._source.steps_done, self._steps_added, self._source.states
             try:
                 self.add(*next(self._source_steps))
             except BaseException:
-                if self._source.steps_done > steps_done:  # the ring lacks a step
+                if self._source.steps_done > steps_done and self._steps_added == added:  # the ring lacks a step
                     self._source.interrupt(states)
                 raise
 

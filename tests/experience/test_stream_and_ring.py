@@ -177,6 +177,28 @@ def test_episodes_end_where_a_step_was_made_but_not_stored(monkeypatch):
         assert_truncated(each, 2, last)
 
 
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
+def test_an_error_after_a_step_was_stored_interrupts_no_episode(kind, monkeypatch):
+    source, ring = make_stream_and_ring("fakes:Shown-v0", kind)
+    ring.populate(6)
+    add = ring.add
+
+    def add_and_fail(*step):
+        add(*step)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(ring, "add", add_and_fail)
+        with pytest.raises(KeyboardInterrupt):
+            ring.populate(8)
+    expected = source.states.copy()
+    ring.populate(2)
+    batch = ring._make_batch(np.full(2, 4), np.arange(2), np.ones(2))
+    assert np.array_equal(batch.for_net("cpu").states.numpy(), expected)
+    assert source.interrupted_states is None
+    assert source.last_resets.tolist() == [0, 0]
+
+
 @pytest.mark.parametrize("num_envs", [2, 16])
 def test_games_end_however_many_environments_there_are(monkeypatch, num_envs):
     monkeypatch.setattr(Stream, "RESEED_EVERY", 24)
