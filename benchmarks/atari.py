@@ -28,13 +28,10 @@ from lib.run import run_json
 from lib.run.curve import rolling_mean
 from lib.run.episodes import Episodes
 
-import matplotlib
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
-
-matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from tqdm import tqdm
 
 PAGE = "benchmarks/notes/atari.md"
 PICTURE = lab.PROJECT / "benchmarks" / "notes" / "atari.png"

@@ -22,19 +22,15 @@ import lab
 import launch
 import markup
 from lib import cli
-
-import matplotlib
-import numpy as np
-import pandas as pd
-from ptan.experience import ExperienceFirstLast, PrioReplayBufferNaive, PrioritizedReplayBuffer
-from tqdm import tqdm
-
-matplotlib.use("Agg")
 from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Ring
 from lib.system.machine import cores
 
+import numpy as np
+import pandas as pd
 from matplotlib import pyplot as plt
+from ptan.experience import ExperienceFirstLast, PrioReplayBufferNaive, PrioritizedReplayBuffer
+from tqdm import tqdm
 
 PAGE = "docs/chapter08.md"
 PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional")

@@ -37,12 +37,10 @@ class Curve(NamedTuple):
     """Kept learning curve of a run.
 
     Attributes:
-        name: rung and seed.
         frame: its episodes.
         stamped: its stamp, with the rung, the seed and the changed hyperparameters.
     """
 
-    name: str
     frame: pd.DataFrame
     stamped: lab.Stamp
 
@@ -144,11 +142,8 @@ def short(value: object) -> str:
 
 def kept(game: str) -> list[Curve]:
     """Return all kept curves of a game."""
-    curves = []
-    for path in sorted((lab.RESULTS / "curves").glob(f"*-{game}-seed*.csv")):
-        frame, stamped = lab.read(f"curves/{path.stem}")
-        curves.append(Curve(f"{stamped['rung']}, seed {stamped['seed']}", frame, stamped))
-    return curves
+    paths = sorted((lab.RESULTS / "curves").glob(f"*-{game}-seed*.csv"))
+    return [Curve(*lab.read(f"curves/{path.stem}")) for path in paths]
 
 
 def rates_table(curves: list[Curve]) -> str:
@@ -157,7 +152,7 @@ def rates_table(curves: list[Curve]) -> str:
     default = HYPERPARAMS["pong"].learning_rate
     bins = range(2, 8)
     rows = []
-    for _, frame, stamped in curves:
+    for frame, stamped in curves:
         if stamped["rung"] not in tried | {launch.BASELINE}:
             continue
         means = frame["return"].groupby((frame.step - 1) // 20_000).mean()

@@ -16,17 +16,7 @@ from collections.abc import Callable, Iterator
 import lab
 import launch
 import markup
-from lib import cli
-
-import matplotlib
-import numpy as np
-import pandas as pd
-import torch
-from gymnasium import spaces
-from tqdm import tqdm
-
-matplotlib.use("Agg")
-from lib import dqn_model
+from lib import cli, dqn_model
 from lib.actors.contract import Weights
 from lib.actors.engines import ENGINES, start_actors
 from lib.ppo.actor import ActorSettings
@@ -36,7 +26,12 @@ from lib.ppo.learner import PPOLearner
 from lib.ppo.rollout import Rollout
 from lib.ppo.segments import Segments
 
+import numpy as np
+import pandas as pd
+import torch
+from gymnasium import spaces
 from matplotlib import pyplot as plt
+from tqdm import tqdm
 
 PAGE = "docs/distributed.md"
 GROUPS = tuple(itertools.product(ENGINES, (1, 2, 4, 8)))  # measured engines and numbers of actors

@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: stamped CSV files, their rounds, and common options."""
+"""Shared by the benchmarks: stamped CSV files, their rounds, common options, and the pictures' backend."""
 
 import argparse
 import csv
@@ -20,7 +20,10 @@ from lib.run import provenance
 from lib.system import machine
 from lib.system.files import PROJECT
 
+import matplotlib
 import pandas as pd
+
+matplotlib.use("Agg")  # no benchmark opens a window
 
 RESULTS = PROJECT / "benchmarks" / "results"
 Stamp = dict[str, Any]

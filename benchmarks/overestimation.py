@@ -18,19 +18,15 @@ import lab
 import launch
 import markup
 from lib import cli
-
-import matplotlib
-import numpy as np
-import pandas as pd
-from tqdm import tqdm
-
-matplotlib.use("Agg")
 from lib.analysis.run_data import read_scalars
 from lib.analysis.trained_agent import TrainedAgent
 from lib.run import run_json
 from lib.system.machine import cores
 
+import numpy as np
+import pandas as pd
 from matplotlib import pyplot as plt
+from tqdm import tqdm
 
 PAGE = "docs/chapter08.md"
 NAME = "chapter08/overestimation"

@@ -22,13 +22,10 @@ from lib import cli
 from lib.analysis.random_play import play
 from lib.envs.single_env import make_env
 
-import matplotlib
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
-
-matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from tqdm import tqdm
 
 PPO = "distributed/03_ppo_goal --game pong"
 DQN = "07_pong_in_minutes"

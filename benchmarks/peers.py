@@ -33,16 +33,12 @@ import lab
 import launch
 import markup
 import time_to_solve
-
-import matplotlib
-import numpy as np
-import pandas as pd
-
-matplotlib.use("Agg")
 from lib import cli
 from lib.run.curve import rolling_mean
 from lib.run.stopping import TIME
 
+import numpy as np
+import pandas as pd
 from matplotlib import pyplot as plt
 
 HERE = Path(__file__).parent / "peers"

@@ -28,18 +28,14 @@ import lab
 import ladder
 import launch
 import markup
-
-import matplotlib
-import numpy as np
-import pandas as pd
-from tqdm import tqdm
-
-matplotlib.use("Agg")
 from lib import cli
 from lib.envs import vector_env
 from lib.run.curve import rolling_mean
 
+import numpy as np
+import pandas as pd
 from matplotlib import pyplot as plt
+from tqdm import tqdm
 
 PAGE = "docs/speed.md"
 PARTS = ("act", "environment", "store", "wait", "sample", "learn", "rest")
@@ -268,8 +264,12 @@ def confirmed(own: Solved) -> pd.Series:
 
     Runs of earlier versions ended before greedy play confirmed the goal.
     """
-    in_time = own.frame["seconds"] <= own.stamped["settings"]["time_limit"]
-    return (own.frame["stopped"] == "solved") & in_time & (own.frame["evaluation_mean"] >= float(GOAL))
+    return (own.frame["stopped"] == "solved") & _in_time(own) & (own.frame["evaluation_mean"] >= float(GOAL))
+
+
+def _in_time(own: Solved) -> pd.Series:
+    """Return for each seed whether its seconds are within the time limit."""
+    return own.frame["seconds"] <= own.stamped["settings"]["time_limit"]
 
 
 def _emulator_steps(own: Solved) -> str:
@@ -313,8 +313,8 @@ def seeds_table(results: list[Solved]) -> str:
     """Return a row per script and seed: its end, its evaluation, and its seconds by part."""
     rows = []
     for own in results:
-        for row in own.frame.to_dict("records"):
-            is_late = row["stopped"] == "solved" and row["seconds"] > own.stamped["settings"]["time_limit"]
+        for row, in_time in zip(own.frame.to_dict("records"), _in_time(own), strict=True):
+            is_late = row["stopped"] == "solved" and not in_time
             evaluated = not pd.isna(row["evaluation_mean"])
             evaluation = (
                 f"{row['evaluation_mean']:.1f} ± {row['evaluation_std']:.1f}, {row['evaluation_worst']:g}"

@@ -20,12 +20,9 @@ import launch
 import markup
 from lib import cli
 
-import matplotlib
 import pandas as pd
-from tqdm import tqdm
-
-matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from tqdm import tqdm
 
 PAGE = "benchmarks/notes/measurements.md"
 RUNS = lab.PROJECT / "runs" / "tuned"  # run folders of the search

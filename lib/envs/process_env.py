@@ -87,7 +87,6 @@ class ProcessVectorEnv(AsyncVectorEnv):
     def __init__(self, make: Callable[[], gym.Env], num_envs: int, env_id: str):
         # gymnasium sets these while or after the processes start, and `close` may come before.
         self.parent_pipes, self.processes, self._state = [], [], AsyncState.DEFAULT
-        self._watched_pipes: list[WatchedPipe] = []
         self._env_id = env_id
         self._awaited: int | None = None  # index of the environment that the parent waits for
         self._steps = 0
@@ -138,8 +137,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
                 for old, new, each in zip(self._seeds, seeds, is_reset, strict=True)
             ]
         with self._named():
-            for pipe in self._watched_pipes:  # an error, such as Ctrl-C, may have ended a call during its wait
-                pipe.discard_answers()
+            for pipe in cast(list[WatchedPipe], self.parent_pipes):
+                pipe.discard_answers()  # of a call that an error, such as Ctrl-C, has ended during its wait
             self._state = AsyncState.DEFAULT
             return super().reset(seed=seeds, options=options)
 
@@ -154,8 +153,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
 
     def _check_spaces(self) -> None:
         """Watch the processes, which have just started, and check their spaces."""
-        self._watched_pipes = [WatchedPipe(*each) for each in zip(self.parent_pipes, self.processes, strict=True)]
-        self.parent_pipes = cast(list[connection.Connection], self._watched_pipes)
+        pipes: list[Any] = [WatchedPipe(*each) for each in zip(self.parent_pipes, self.processes, strict=True)]
+        self.parent_pipes = pipes
         with processes.signals_unblocked():  # a constructor may hang
             super()._check_spaces()  # type: ignore[no-untyped-call]
 

@@ -17,10 +17,12 @@ def test_some_own_games_are_measured_without_a_change_of_the_page_s_results(resu
     row = dict.fromkeys(own_games.COLUMNS[3:], 100.0)
     monkeypatch.setattr(own_games, "measure", lambda turn: row)
     monkeypatch.setattr(markup, "write", list)
-    for options in (["--script", "distributed/02_ppo_fast"], ["--game", "CartPole-v1", "--seeds", "4"]):
+    only_02 = ["--script", "distributed/02_ppo_fast"]
+    for options in (only_02, ["--go-on"], ["--game", "CartPole-v1", "--seeds", "4"]):
         monkeypatch.setattr(sys, "argv", ["own_games.py", "--jobs", "1", *options])
         own_games.main()
-    assert len(lab.read("own_games/02_ppo_fast")[0]) == 3 * len(own_games.STEPS)
+    for script in ("01_ppo", "02_ppo_fast"):
+        assert len(lab.read(f"own_games/{script}")[0]) == 3 * len(own_games.STEPS)
     assert len(lab.read("own_games_selected/02_ppo_fast")[0]) == 1
     assert "| `CartPole-v1` | 475 | `02_ppo_fast` | 1 of 1 |" in capsys.readouterr().out
 

@@ -78,6 +78,14 @@ def make_stream_and_ring(env_id, kind=Ring):
     return source, kind.for_source(source, 40, n_step=3, gamma=0.5)
 
 
+def restored_ring(saved):
+    """Return the ring of a checkpoint of Shown, with its stream."""
+    source, ring = make_stream_and_ring("fakes:Shown-v0")
+    source.load_state_dict(saved["source"])
+    ring.load_state_dict(saved["replay"])
+    return ring
+
+
 def assert_truncated(ring, step, last_states):
     """Assert that the transitions from this step of both environments end and bootstrap from their last states."""
     batch = ring._make_batch(np.full(2, step), np.arange(2), np.ones(2))
@@ -136,9 +144,7 @@ def test_a_checkpoint_after_a_failed_reset_ends_the_episodes_with_the_states_tha
         with pytest.raises(ZeroDivisionError):
             ring.populate(2)
         saved = {"source": source.state_dict(), "replay": ring.state_dict()}
-    resumed, resumed_ring = make_stream_and_ring("fakes:Shown-v0")
-    resumed.load_state_dict(saved["source"])
-    resumed_ring.load_state_dict(saved["replay"])
+    resumed_ring = restored_ring(saved)
     resumed_ring.populate(8)
     assert_truncated(resumed_ring, 4, last)
 
@@ -169,10 +175,7 @@ def test_episodes_end_where_a_step_was_made_but_not_stored(monkeypatch):
         with pytest.raises(ZeroDivisionError):
             ring.populate(8)
         saved = {"source": source.state_dict(), "replay": ring.state_dict()}
-    resumed, resumed_ring = make_stream_and_ring("fakes:Shown-v0")
-    resumed.load_state_dict(saved["source"])
-    resumed_ring.load_state_dict(saved["replay"])
-    for each in (ring, resumed_ring):
+    for each in (ring, restored_ring(saved)):
         each.populate(8)
         assert_truncated(each, 2, last)
 

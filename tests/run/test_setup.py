@@ -564,37 +564,30 @@ def test_environments_for_evaluations_that_cannot_be_made_leave_no_folder(tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-def test_environments_for_evaluations_that_cannot_be_made_leave_a_run_to_be_resumed_unchanged(tmp_path):
-    def set_up(**options):
-        source = source_of(Counting(length=5))
-        engine = Engine(lambda engine, batch: {"loss": 0.0})
-        changed = {"env_name": "fakes:Missing-v0", "replay_initial": 2, "batch_size": 2}
-        params = dataclasses.replace(HYPERPARAMS["pong"], **changed)
-        args = RunOptions(runs_dir=tmp_path, **options)
-        run = setup_ignite(engine, params, source, "own", args=args, save={"net": nn.Linear(1, 1)})
-        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
-        return run
+def trained_on_counting(tmp_path, save, changed=None, **options):
+    """Train until the step limit, and return the run. `changed` has hyperparameters, and `options` those of the run."""
+    source = source_of(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2, **changed or {})
+    run = setup_ignite(engine, params, source, "own", args=RunOptions(runs_dir=tmp_path, **options), save=save)
+    engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    return run
 
-    run = set_up(stop_after=40)
+
+def test_environments_for_evaluations_that_cannot_be_made_leave_a_run_to_be_resumed_unchanged(tmp_path):
+    changed, save = {"env_name": "fakes:Missing-v0"}, {"net": nn.Linear(1, 1)}
+    run = trained_on_counting(tmp_path, save, changed, stop_after=40)
     before = contents(run.path)
     with pytest.raises(UsageError, match="--evaluate-every needs 10 more environments"):
-        set_up(stop_after=60, resume=run.path, evaluate_every=10)
+        trained_on_counting(tmp_path, save, changed, stop_after=60, resume=run.path, evaluate_every=10)
     assert contents(run.path) == before
 
 
 def test_a_run_without_checkpoints_is_not_resumed(tmp_path):
-    def set_up(**options):
-        source = source_of(Counting(length=5))
-        engine = Engine(lambda engine, batch: {"loss": 0.0})
-        params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
-        run = setup_ignite(engine, params, source, "own", args=RunOptions(runs_dir=tmp_path, **options))
-        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
-        return run
-
-    run = set_up(stop_after=40)
+    run = trained_on_counting(tmp_path, None, stop_after=40)
     before = contents(run.path)
     with pytest.raises(UsageError, match="cannot be resumed, because its script saves no checkpoints"):
-        set_up(stop_after=60, resume=run.path)
+        trained_on_counting(tmp_path, None, stop_after=60, resume=run.path)
     assert contents(run.path) == before
 
 
