@@ -93,7 +93,7 @@ def interrupts_left_to_children() -> Iterator[None]:
 def in_parallel(jobs: int, call: Callable[[Turn], Result], turns: Iterable[Turn]) -> Iterator[tuple[Turn, Result]]:
     """Call a function for each turn, `jobs` at once, and yield the turns with their results as they end.
 
-    After an error or Ctrl-C no further call begins. The results of those that run are still yielded.
+    After an error or Ctrl-C no further call begins. After an error, the results of those that run are still yielded.
     """
     stopped = threading.Event()
 

@@ -407,6 +407,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=cli.positive, default=5, help="rounds of speed (default: 5)")
     lab.add_go_on(parser)
     args = parser.parse_args()
+    if args.what == "solve" and args.device != "cpu":
+        parser.error("--device is for speed; to solve Pong on a GPU, add --cuda to --script")
     if args.what == "solve":
         solve(args.script, range(args.first_seed, args.first_seed + args.seeds), args.time_limit, args.overwrite)
     elif args.what == "speed":

@@ -6,7 +6,7 @@ Idea    eight games step together. The policy learns from a rollout of all games
 Parent  none
 Keeps   nothing: it is the first script of this folder
 Paper   Schulman et al., Proximal policy optimization algorithms, 2017, https://arxiv.org/abs/1707.06347, with the
-        implementation details that CleanRL and Stable-Baselines3 share, except that an episode is a whole game
+        implementation details that CleanRL and Stable-Baselines3 share, except episodic lives and FIRE
 Run     ./01_ppo.py --cuda
 Read    lib/ppo/rollout.py for acting, lib/ppo/update.py for learning, lib/ppo/model.py for the network
 """

@@ -198,6 +198,14 @@ def test_an_engine_is_refused_if_nobody_plays_elsewhere(option):
         cli.resolve(parser, option, "04_wrappers")
 
 
+def test_an_engine_is_refused_if_nobody_plays_elsewhere_in_a_resumed_run(run):
+    parser = cli.parser("Summary.")
+    parser.add_argument("--parallel", action="store_true")
+    cli.add_engine_options(parser, "players", "block")
+    with pytest.raises(UsageError, match="go with --parallel"):
+        cli.resolve(parser, ["--resume", str(run), "--engine", "ray"], "01_baseline")
+
+
 def test_a_script_may_have_an_option_parallel_of_its_own():
     parser = cli.parser("Summary.")
     parser.add_argument("--parallel", action="store_true")

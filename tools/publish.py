@@ -42,7 +42,7 @@ Mean return over {episodes} greedy episodes in single environments: **{shown_mea
 | | |
 |---|---|
 | trained by | `{command}`{resumed} |
-| agent steps | {step:,} |
+| saved at agent step | {step:,} |
 | commit | `{commit}`{changed} |
 | size | {size} |
 
@@ -158,10 +158,10 @@ def card(agent: TrainedAgent, model: Path, size: str, params: dict[str, Any], me
     first, *later = sessions
     builder = params.get("network", {}).get("builder")
     network = ["--network", builder] if builder else []
-    devices = ", ".join(dict.fromkeys(session["machine"]["device"] for session in sessions))
+    devices = " and ".join(dict.fromkeys(session["machine"]["device"] for session in sessions))
     resumed = f" in {len(sessions)} sessions" if later else ""
     if later or devices != "cpu":
-        resumed += f", on {devices}"
+        resumed += f", on {devices.replace('cpu', 'CPU')}"
     evaluation_options = (("--seed", SEED, metrics["seed"]), ("--episodes", EPISODES, metrics["episodes"]))
     return CARD.format(
         name=model.name,

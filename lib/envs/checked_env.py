@@ -150,6 +150,7 @@ class CheckedEnv(gym.Wrapper):
         forked: whether this process was forked in a call of an environment. It ends when the call does, because the
             run is not its own.
         opened: environments that `closing` has to close, or None outside of it.
+        reported: ids of environments whose observations were reported to be outside of their bounds.
     """
 
     call: ClassVar[Call | None] = None
@@ -158,6 +159,7 @@ class CheckedEnv(gym.Wrapper):
     ctrl_c_raises: ClassVar[bool] = True
     opened: ClassVar["list[CheckedEnv] | None"] = None
     newest: ClassVar[Callable[[], str] | None] = None
+    reported: ClassVar[set[str]] = set()
 
     def __init__(self, env: gym.Env, env_id: str):
         super().__init__(env)
@@ -168,7 +170,6 @@ class CheckedEnv(gym.Wrapper):
         self._episode = 0  # since the reset with that seed
         self._step = 0
         self._steps = 0  # over all episodes
-        self._warned = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
@@ -242,10 +243,14 @@ class CheckedEnv(gym.Wrapper):
         often = self._steps < CHECKED_EVERY or self._steps % CHECKED_EVERY == 0
         for problem in problems(observation, self.observation_space, often):
             self._fail(f"its observation{problem}")
-        if often and not self._warned and (outside := next(out_of_bounds(observation, self.observation_space), None)):
-            self._warned = True
+        if not often or self._env_id in CheckedEnv.reported:
+            return
+        if outside := next(out_of_bounds(observation, self.observation_space), None):
+            CheckedEnv.reported.add(self._env_id)
             log.warning(
-                "%s: its observation%s. Correct one of them. This warning is shown once.", self.describe(), outside
+                "%s: its observation%s. Correct one of them. Each process shows this warning once.",
+                self.describe(),
+                outside,
             )
 
     def _check_info(self, info: Any) -> None:

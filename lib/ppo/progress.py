@@ -28,7 +28,7 @@ class Progress:
     """Track how far the mean return has moved from the mean of the first episodes toward a goal.
 
     Args:
-        episodes: number of episodes in the running mean, raised to LEAST.
+        episodes: number of episodes in the running mean, but at least LEAST.
 
     Attributes:
         LEAST: smallest number of episodes in the running mean.

@@ -238,7 +238,7 @@ class Segments(ExperienceSource):
         """Return policy_lag, actor_fps, replaced and dropped.
 
         policy_lag: mean number of updates by which the weights of the last segments were behind the learner's.
-        actor_fps: agent steps per second since the last call that all actors together would make without waiting.
+        actor_fps: agent steps per second that all actors together would make without waiting, since the last call.
         replaced, dropped: numbers of replaced actors and dropped segments since the actors were started.
         """
         played, busy = self._played, self._busy

@@ -306,6 +306,7 @@ def _resume(
     changes = [f"{name} is {old!r}, not {new!r}" for name, old, new in settings if old != new]
     if changes:
         raise UsageError(f"{run} has other settings: {'; '.join(changes)}. Leave them out, or start a new run")
+    _require_actors(knobs, {name: parser.get_default(name) for name in knobs})
     _check_engine(knobs)
     init = recorded.get("init")
     options |= {"game": recorded["game"], "seed": recorded["seed"], "init": None if init is None else Path(init)}

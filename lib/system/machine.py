@@ -24,7 +24,8 @@ def has_fast_bfloat16(device: torch.device) -> bool:
     Intel's with avx512_bf16 but no amx_bf16, as in virtual machines that hide AMX, take 1.3 to 1.6 times as long.
     """
     if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+        with torch.cuda.device(device):
+            return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     cpuinfo = Path("/proc/cpuinfo")
     if device.type != "cpu" or not cpuinfo.exists():
         return False

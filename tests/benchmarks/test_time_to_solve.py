@@ -87,3 +87,10 @@ def test_scripts_that_cannot_be_timed_on_pong_are_refused(monkeypatch, capsys, o
     with pytest.raises(SystemExit, match="2"):
         time_to_solve.main()
     assert f"argument {options[0]}: " in capsys.readouterr().err
+
+
+def test_a_device_is_refused_where_it_would_be_ignored(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["time_to_solve.py", "--device", "cuda"])
+    with pytest.raises(SystemExit, match="2"):
+        time_to_solve.main()
+    assert "--device is for speed" in capsys.readouterr().err

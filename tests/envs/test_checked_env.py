@@ -145,11 +145,12 @@ def test_numbers_of_large_observations_are_checked_in_every_hundredth_step_later
         env.step(0)
 
 
-def test_numbers_outside_of_the_bounds_are_reported_once(caplog):
-    env = CheckedEnv(Scripted(*[(GOOD + 2, 0.0)] * 5), "Odd-v0")
-    env.reset(seed=7)
-    for _ in range(5):
-        env.step(0)
+def test_numbers_outside_of_the_bounds_are_reported_once_for_all_environments(caplog, monkeypatch):
+    monkeypatch.setattr(CheckedEnv, "reported", set())
+    for env in [CheckedEnv(Scripted(*[(GOOD + 2, 0.0)] * 5), "Odd-v0") for _ in range(2)]:
+        env.reset(seed=7)
+        for _ in range(5):
+            env.step(0)
     [record] = caplog.records
     assert "(episode 1 from seed 7, at step 1): its observation has 2 at [0]; its space allows -1 to 1" in (
         record.message

@@ -1,5 +1,6 @@
 """bfloat16 and torch.compile: when they are used, and how close their results are to float32."""
 
+import contextlib
 import copy
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fakes import pong_ring
 from lib import common, dqn_model
 from lib.errors import UsageError
 from lib.nets import precision
+from lib.system.machine import has_fast_bfloat16
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,20 @@ def test_bfloat16_is_used_if_the_processor_is_faster_with_it_and_otherwise_a_war
         assert precision.fast_dtype(torch.device("cpu")) == dtype
     precision.fast_dtype.cache_clear()
     assert caplog.text.count("float32 is used") == (dtype == torch.float32)
+
+
+def test_each_of_two_different_gpus_is_asked_for_its_own_precision(monkeypatch):
+    current = ["cuda:0"]
+
+    @contextlib.contextmanager
+    def use(device):
+        current.append(str(device))
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", use)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: current[-1] == "cuda:1")
+    assert [has_fast_bfloat16(torch.device("cuda", index)) for index in range(2)] == [False, True]
 
 
 def test_compiling_without_a_compiler_is_refused(monkeypatch):

@@ -74,7 +74,7 @@ def test_the_card_of_a_resumed_run_has_no_limit_of_a_session(answer, trained_run
     [trained_by] = [line for line in (tmp_path / "model/README.md").read_text().splitlines() if "trained by" in line]
     assert not [option for option in ("--stop-after", "--cuda", "--device") if option in trained_by]
     assert "--set gamma=0.9`" in trained_by
-    assert trained_by.endswith("` in 2 sessions, on cpu, Some GPU |")
+    assert trained_by.endswith("` in 2 sessions, on CPU and Some GPU |")
 
 
 def test_only_a_model_is_replaced(answer, refused, model, original_run):
