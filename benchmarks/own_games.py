@@ -32,13 +32,13 @@ PAGE = "docs/your-environment.md"
 FOLDER = "own_games"  # of the results, a file per script
 SELECTED = "own_games_selected"  # the same, of runs with --game or --seeds
 SCRIPTS = ("distributed/01_ppo", "distributed/02_ppo_fast")
-STEPS = {  # maximum agent steps of a run
+STEPS = {  # maximum agent steps of a run; the games that take minutes come first
     "CartPole-v1": 300_000,
     "Acrobot-v1": 500_000,
     "LunarLander-v3": 1_500_000,
+    "minigrid:MiniGrid-Empty-8x8-v0": 300_000,
     "examples.snake:Snake-v0": 500_000,
     "examples.blocks:Blocks-v0": 1_000_000,
-    "minigrid:MiniGrid-Empty-8x8-v0": 300_000,
     "examples.connect_four:ConnectFour-v0": 1_000_000,
 }
 GOALS = {"minigrid:MiniGrid-Empty-8x8-v0": 0.9}  # mean returns that count as solved; 0.96 is the best possible
