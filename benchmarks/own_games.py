@@ -12,6 +12,7 @@ threshold with which it is registered, or GOALS if it has none. LunarLander and 
 `pip install -e '.[games]'`.
 """
 
+import argparse
 import itertools
 import math
 from collections.abc import Iterator
@@ -145,10 +146,18 @@ def blocks() -> Iterator[markup.Block]:
         yield markup.Block(PAGE, "own-games", f"{table(pd.concat(frames))}\n\n{markup.measured_on(stamps)}")
 
 
+def game_id(text: str) -> str:
+    """argparse type: a game of STEPS, with its module or without."""
+    for each in STEPS:
+        if text in (each, each.rpartition(":")[2]):
+            return each
+    raise argparse.ArgumentTypeError(f"unknown game {text!r}; choose one of {', '.join(STEPS)}")
+
+
 def main() -> None:
     parser = lab.parser(__doc__)
     lab.add_experiments(parser, "runs", "tables")
-    parser.add_argument("--game", action="append", choices=STEPS, metavar="ID", help="only this game; repeatable")
+    parser.add_argument("--game", type=game_id, action="append", metavar="ID", help="only this game; repeatable")
     parser.add_argument("--script", action="append", choices=SCRIPTS, help="only this script; repeatable")
     parser.add_argument("--seeds", type=cli.positive, nargs="+", default=SEEDS, help="seeds (default: 201 202 203)")
     parser.add_argument("--jobs", type=cli.positive, default=2, help="runs at a time, with a thread each (default: 2)")
@@ -159,7 +168,10 @@ def main() -> None:
         scripts = args.script or SCRIPTS
         stamped = lab.stamp(threads=1, jobs=args.jobs)
         folder = SELECTED if is_selection else FOLDER
-        results = {script: lab.Results(results_of(script, folder), COLUMNS, stamped, args.go_on) for script in scripts}
+        results = {
+            script: lab.Results(results_of(script, folder), COLUMNS, stamped, args.go_on, replace=is_selection)
+            for script in scripts
+        }
         turns = itertools.product(args.game or STEPS, scripts, args.seeds)
         missing = [
             (script, game, seed) for game, script, seed in turns if not results[script].has(game=game, seed=seed)

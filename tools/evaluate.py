@@ -7,18 +7,21 @@
 The agent takes the best action it knows. With --sample, a PPO agent draws its actions as it did in training. With
 --epsilon it takes random actions with that probability. The mean, standard deviation, lowest and highest return and the
 number of distinct episodes are printed. Greedy results also go to evaluation.json in the run folder, with the return
-and length of every episode. --output writes any result to another file. The evaluation.json of a published model is not
+and length of every episode; a warning says if they are clearly below training. --output writes any result to another
+file. The evaluation.json of a published model is not
 overwritten.
 """
 
 import sys
 from pathlib import Path
+from statistics import fmean
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.run import console, evaluation, run_json
+from lib.run.final_evaluation import warn_of_greedy_play
 from lib.run.policy import EpsilonGreedyPolicy
 
 
@@ -48,6 +51,8 @@ def main() -> None:
     }
     if output is not None:
         run_json.write_json(output, context | metrics)
+    if is_greedy and evaluation.is_clearly_below(metrics, training := agent.training_returns()):
+        warn_of_greedy_play(metrics["mean"], fmean(training), agent.policy, args.run, agent.env_id)
 
 
 if __name__ == "__main__":

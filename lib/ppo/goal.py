@@ -74,8 +74,8 @@ class GoalSettings(FastSettings):
         if "epochs" not in without and progress.mean >= SINGLE_EPOCH_FROM:
             now["epochs"] = 1
         if "temperature" not in without:  # a sharper policy makes fewer random mistakes near the end
-            # The switch is permanent, so a few lucky episodes should not cause it. They still can if all their returns
-            # are equal, because the standard error is 0.
+            # The switch is permanent, so a few lucky episodes should not cause it. They still can if hardly any of
+            # their returns differ, such as 15 wins of 16, because the standard error is small then.
             now["finishing"] = progress.lower_bound >= FINAL_TEMPERATURE_FROM
         return dataclasses.replace(self, **now)
 

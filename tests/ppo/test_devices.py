@@ -19,6 +19,7 @@ from lib.ppo.goal import GoalModel
 from lib.ppo.learner import PPOLearner
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Sampler
+from lib.run.policy import GreedyPolicy
 from ppo_setup import random_rollout, trainer_of, vectorised
 
 SPACE = spaces.Box(-1.0, 1.0, (5,))
@@ -73,11 +74,17 @@ def random_states(space, steps, envs):
 @pytest.mark.parametrize("space", [SPACE, BOARD, IMAGE, MASKED], ids=["vector", "board", "image", "masked"])
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(Model, {}), (FastModel, {"kl_target": 0.1}), (GoalModel, {"kl_target": 0.1, "finishing": True})],
+    [
+        (Model, {}),
+        (FastModel, {"kl_target": 0.1}),
+        (FastModel, {"kl_target": 0.1, "minibatch": 36}),  # one minibatch: the divergence is calculated apart
+        (GoalModel, {"kl_target": 0.1, "finishing": True}),
+    ],
 )
 def test_an_update_mixes_no_devices(kind, settings, space):
     model = kind(space, 4).to("meta")
-    trainer = trainer_of(model, torch.optim.SGD(model.parameters(), lr=0.1), device="meta", minibatch=9, **settings)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = trainer_of(model, optimizer, device="meta", **{"minibatch": 9} | settings)
     rollout = dataclasses.replace(random_rollout(6, 6), states=random_states(space, 6, 6))
     if kind is GoalModel:
         learner = PPOLearner(trainer)
@@ -88,8 +95,28 @@ def test_an_update_mixes_no_devices(kind, settings, space):
         trainer.update(rollout)
 
 
+@pytest.mark.usefixtures("_meta")
+@pytest.mark.parametrize("space", [BOARD, IMAGE], ids=["board", "image"])
+def test_the_input_normalisation_takes_states_of_another_device(monkeypatch, space):
+    model = FastModel(space, 4).to("meta")
+    states = random_states(space, 2, 3).flatten(0, 1)
+    filled = []
+    monkeypatch.setattr(fast, "fetched", lambda rows: [[0.0]])  # the model has seen no returns
+    monkeypatch.setattr(torch.Tensor, "copy_", lambda self, other, *_: filled.append((self.device, other.device)))
+    model.normalise_by(states)
+    assert filled == [(torch.device("meta"), states.device)] * 2  # the mean and the scale
+
+
+@pytest.mark.usefixtures("_meta")
+@pytest.mark.parametrize("kind", [Model, FastModel, GoalModel])
+def test_greedy_play_mixes_no_devices(monkeypatch, kind):
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: torch.zeros(self.shape))
+    scores = GreedyPolicy(kind(IMAGE, 4).to("meta")).scores(np.zeros((2, *IMAGE.shape), np.uint8))
+    assert scores.shape == (2, 4)
+
+
 def test_acting_copies_only_actions_back_before_a_rollout_ends(monkeypatch):
-    envs = vectorised(lambda: Counting(100), 3)
+    envs = vectorised(lambda: Counting(5, truncates=True), 3)
     copies = []
     sampler = Sampler(envs, Agent(Model(envs.single_observation_space, 2).to("meta"), "meta"), 8)
     rollout = sampler.empty()
@@ -102,7 +129,8 @@ def test_acting_copies_only_actions_back_before_a_rollout_ends(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "cpu", to_cpu)
     monkeypatch.setattr(torch.Tensor, "copy_", lambda self, other, *_: filled.append(other.device.type) or self)
     sampler._play(rollout)  # autocast knows no device `meta`
-    assert copies == [torch.int64] * 8 + [torch.float32]  # actions of each step; values of the last states
+    actions, values = torch.int64, torch.float32
+    assert copies == [*[actions] * 5, values, *[actions] * 3, values]  # values of truncated and of the last states
     assert filled.count("meta") == 2  # log-probabilities and values of the whole rollout
 
 

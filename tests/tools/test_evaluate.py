@@ -102,8 +102,10 @@ def test_greedy_play_that_is_below_training_is_reported_and_sampled_play_is_not_
     assert (evaluated["mean"], evaluated["below_training"]) == (0.0, True)
     assert evaluated["training_mean"] >= 7
     options = (path, *FAKES, "--episodes", 20, "--quiet")
-    assert "mean return 0.00" in answer(EVALUATE, *options)
-    answer(EVALUATE, *options, "--sample")
+    output = answer(EVALUATE, *options)
+    assert "mean return 0.00" in output
+    assert re.search(r"Greedy play is clearly below training: mean return 0.00 instead of .* --sample$", output, re.M)
+    assert "clearly below" not in answer(EVALUATE, *options, "--sample")
     assert not json.loads((path / "evaluation.json").read_text())["sample"]
     answer(EVALUATE, *options, "--sample", "--output", tmp_path / "sampled.json")
     metrics = json.loads((tmp_path / "sampled.json").read_text())
