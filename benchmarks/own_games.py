@@ -33,7 +33,7 @@ PAGE = "docs/your-environment.md"
 FOLDER = "own_games"  # of the results, a file per script
 SELECTED = "own_games_selected"  # the same, of runs with --game or --seeds
 SCRIPTS = ("distributed/01_ppo", "distributed/02_ppo_fast")
-STEPS = {  # maximum agent steps of a run; the games that take minutes come first
+STEPS = {  # maximum agent steps of a run; those that `01_ppo` learns slowly come last
     "CartPole-v1": 300_000,
     "Acrobot-v1": 500_000,
     "LunarLander-v3": 1_500_000,

@@ -19,9 +19,11 @@ from statistics import fmean
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
+from lib.analysis.run_data import returns_before
 from lib.analysis.trained_agent import TrainedAgent
 from lib.run import console, evaluation, run_json
-from lib.run.final_evaluation import warn_of_greedy_play
+from lib.run.checkpoint_files import BEST
+from lib.run.next_steps import tool_command
 from lib.run.policy import EpsilonGreedyPolicy
 
 
@@ -51,8 +53,10 @@ def main() -> None:
     }
     if output is not None:
         run_json.write_json(output, context | metrics)
-    if is_greedy and evaluation.is_clearly_below(metrics, training := agent.training_returns()):
-        warn_of_greedy_play(metrics["mean"], fmean(training), agent.policy, args.run, agent.env_id)
+    if is_greedy and evaluation.is_clearly_below(metrics, training := returns_before(args.run, agent.step)):
+        which = [] if args.checkpoint == BEST else ["--checkpoint", args.checkpoint]
+        advice = tool_command("evaluate", args.run, agent.env_id, *which, *agent.policy.less_greedy)
+        console.warn_of_greedy_play(metrics["mean"], fmean(training), advice)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pandas as pd
 
 from lib.errors import UsageError
 from lib.run import run_folder, run_json
-from lib.run.episodes import CSV_COLUMNS
+from lib.run.episodes import CSV_COLUMNS, WINDOW
 from lib.run.growing_files import require_digest
 from lib.run.stopping import ENDED, HOPELESS, NOT_FINITE, SOLVED, STEPS
 
@@ -51,6 +51,20 @@ def read_episodes(run: Path) -> pd.DataFrame:
     except ValueError as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     return numbers.dropna(subset=list(NUMERIC_COLUMNS))  # the last row may be incomplete while the run is in progress
+
+
+def returns_before(run: Path, step: int) -> list[float]:
+    """Return the returns of the last WINDOW training episodes up to an agent step.
+
+    They are none if the run is a published model, or if its episodes cannot be read, which is logged.
+    """
+    try:
+        episodes = read_episodes(run)
+    except (UsageError, OSError) as error:
+        log.warning("Greedy play is not compared with training: %s", error)
+        return []
+    returns: list[float] = episodes["return"][episodes["step"] <= step].tail(WINDOW).tolist()
+    return returns
 
 
 def read_result(run: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Trained agent of a run: the network of a checkpoint and its environment."""
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from torch import nn
 
 from lib import dqn_extra, dqn_model
 from lib.analysis import own_network
-from lib.analysis.run_data import read_episodes
 from lib.envs.single_env import make_env, module_of
 from lib.errors import Fault, UsageError
 from lib.nets import noisy
@@ -21,11 +19,8 @@ from lib.ppo.goal import GoalModel
 from lib.ppo.model import Model
 from lib.run import checkpoint_reading, provenance, run_checks, run_json
 from lib.run.checkpoint_files import BEST, LAST, find_checkpoint, numbered, step_of
-from lib.run.episodes import WINDOW
 from lib.run.policy import GreedyPolicy, SampledPolicy
 from lib.system.console_log import quoted
-
-log = logging.getLogger(__name__)
 
 
 class TrainedAgent:
@@ -107,19 +102,6 @@ class TrainedAgent:
             UsageError: if the network gives action values instead of probabilities.
         """
         return SampledPolicy(self.policy.net)
-
-    def training_returns(self) -> list[float]:
-        """Return the returns of the last WINDOW training episodes before the checkpoint.
-
-        They are none if the run is a published model, or if its episodes cannot be read, which is logged.
-        """
-        try:
-            episodes = read_episodes(self.run)
-        except UsageError as error:
-            log.warning("Greedy play is not compared with training: %s", error)
-            return []
-        returns: list[float] = episodes["return"][episodes["step"] <= self.step].tail(WINDOW).tolist()
-        return returns
 
     def make_env(self, render_mode: str | None = None) -> gym.Env:
         """Build a single environment with the default wrappers of make_env."""

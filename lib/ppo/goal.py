@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from lib.ppo.fast import FastModel, FastSettings, FastTrainer
 from lib.ppo.progress import Estimate
-from lib.ppo.update import Transitions, fetched
+from lib.ppo.update import Transitions, fetched_number
 
 SCHEDULES = ("entropy", "kl", "epochs", "temperature")
 FINAL_TEMPERATURE_FROM = 0.75  # value of Estimate.lower_bound from which the final temperature is used
@@ -74,8 +74,8 @@ class GoalSettings(FastSettings):
         if "epochs" not in without and progress.mean >= SINGLE_EPOCH_FROM:
             now["epochs"] = 1
         if "temperature" not in without:  # a sharper policy makes fewer random mistakes near the end
-            # The switch is permanent, so a few lucky episodes should not cause it. They still can if hardly any of
-            # their returns differ, such as 15 wins of 16, because the standard error is small then.
+            # The switch is permanent, so a few lucky episodes should not cause it. They still can if all or
+            # almost all of their returns are equal, because the standard error is small then.
             now["finishing"] = progress.lower_bound >= FINAL_TEMPERATURE_FROM
         return dataclasses.replace(self, **now)
 
@@ -104,7 +104,7 @@ class GoalTrainer(FastTrainer):
         self.changed_temperature = False
         if self.settings.finishing and not self._is_final:
             self._is_final = True
-            [[temperature]] = fetched([self.model.temperature[None]])
+            temperature = fetched_number(self.model.temperature)
             final = torch.tensor(self.settings.final_temperature, dtype=torch.float32).item()  # as the model stores it
             if temperature > final:  # weights from --init may have a lower one already
                 self.changed_temperature = True

@@ -218,3 +218,8 @@ def fetched(rows: Sequence[torch.Tensor]) -> list[list[float]]:
     """Return the numbers of tensors of equal shape (n,), in one copy to the CPU."""
     numbers: list[list[float]] = torch.stack(list(rows)).tolist()
     return numbers
+
+
+def fetched_number(scalar: torch.Tensor) -> float:
+    """Return the number of a scalar tensor, like `.item()`, by `fetched`, which tests replace for the device `meta`."""
+    return fetched([scalar[None]])[0][0]

@@ -137,7 +137,7 @@ def _new_run(
     usual = _usual_params(table, options["game"], env_id)
     params = _with_values(usual, env_id, config, overrides)
     _explain_and_exit(params, overrides)
-    _require_actors(knobs, defaults)
+    _require_actors(knobs, any(knobs.get(name) != defaults.get(name) for name in ACTOR_OPTIONS))
     _check_engine(knobs)
     if "init" in options:
         options["init"] = run_checks.find(options["init"], options.get("runs_dir", DEFAULT_RUNS_DIR))
@@ -171,11 +171,12 @@ def _check_overrides(overrides: Sequence[str], parser: Parser, knobs: Collection
             raise UsageError(f"--set changes hyperparameters, and {name} is an option; see {script}.py --help")
 
 
-def _require_actors(knobs: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Refuse options of the players if --parallel is an option of the script and was not given."""
-    given = any(knobs.get(name) != defaults.get(name) for name in ACTOR_OPTIONS)
+def _require_actors(knobs: Mapping[str, Any], given: bool) -> None:
+    """Refuse options of the players, if they are given, in a run of a script with --parallel that lacks it."""
     if "engine" in knobs and knobs.get("parallel") is False and given:
-        raise UsageError("--engine, --address and --patience go with --parallel; without it, this process plays")
+        raise UsageError(
+            "--engine, --address and --patience go with --parallel; leave them out, because this process plays"
+        )
 
 
 def _check_engine(knobs: Mapping[str, Any]) -> None:
@@ -306,7 +307,7 @@ def _resume(
     changes = [f"{name} is {old!r}, not {new!r}" for name, old, new in settings if old != new]
     if changes:
         raise UsageError(f"{run} has other settings: {'; '.join(changes)}. Leave them out, or start a new run")
-    _require_actors(knobs, {name: parser.get_default(name) for name in knobs})
+    _require_actors(knobs, any(given_knobs.get(name) is not None for name in ACTOR_OPTIONS))
     _check_engine(knobs)
     init = recorded.get("init")
     options |= {"game": recorded["game"], "seed": recorded["seed"], "init": None if init is None else Path(init)}

@@ -91,6 +91,16 @@ def log_evaluation(result: Mapping[str, Any]) -> None:
         )
 
 
+def warn_of_greedy_play(mean: float, training_mean: float, advice: str) -> None:
+    """Log that the mean return of greedy play is clearly below that of training, and a command to try."""
+    log.warning(
+        "Greedy play is clearly below training: mean return %s instead of %s. Try %s",
+        format_return(mean),
+        format_return(training_mean),
+        advice,
+    )
+
+
 def _log_speed(speed: Speed, frame_skip: int) -> None:
     if speed.training_steps:
         log.info("Training time by part:\n%s", speed.table())

@@ -4,14 +4,14 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from lib.envs.single_env import make_env
 from lib.experience.interface import Stopped
 from lib.hyperparameters import RunParameters
 from lib.run import console, evaluation
-from lib.run.episodes import Episodes, format_return, reaches
+from lib.run.checkpoint_files import LAST
+from lib.run.episodes import Episodes, reaches
 from lib.run.next_steps import tool_command
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
@@ -94,8 +94,10 @@ class FinalEvaluation:
         self._run.write_json("result.json", {**result, "evaluation": evaluated})
         console.log_evaluation(evaluated)
         if below:
-            mean, training_mean = evaluated["mean"], evaluated["training_mean"]
-            warn_of_greedy_play(mean, training_mean, self._policy, self._run.path, self._params.env_name)
+            which = [] if self.has_confirmed else ["--checkpoint", LAST]  # "best" is the confirmed network
+            options = [*which, *self._policy.less_greedy]
+            advice = tool_command("evaluate", self._run.path, self._params.env_name, *options)
+            console.warn_of_greedy_play(evaluated["mean"], self._episodes.mean, advice)
 
     def _play(self, **options: Any) -> dict[str, Any]:
         """Evaluate the network; see evaluation.evaluate for the options.
@@ -107,22 +109,3 @@ class FinalEvaluation:
         processes = None if self._options.owns_process else 1
         seed = tagged_seed("final evaluation", self._options.seed)
         return evaluation.evaluate(self._policy, make, seed=seed, processes=processes, **options)
-
-
-def warn_of_greedy_play(mean: float, training_mean: float, policy: GreedyPolicy, run: Path, env_id: str) -> None:
-    """Log that greedy play is clearly below training, with the command of an evaluation that is not greedy.
-
-    Args:
-        mean: mean return of greedy play.
-        training_mean: mean return of the last training episodes.
-        policy: policy that was evaluated.
-        run: run folder.
-        env_id: id of the run's environment.
-    """
-    option = ["--sample"] if policy.score_name == "probability" else ["--epsilon", "0.05"]
-    log.warning(
-        "Greedy play is clearly below training: mean return %s instead of %s. Try %s",
-        format_return(mean),
-        format_return(training_mean),
-        tool_command("evaluate", run, env_id, *option),
-    )

@@ -53,11 +53,14 @@ class GreedyPolicy:
 
     Attributes:
         score_name: meaning of the scores, "Q" or "probability".
+        less_greedy: options of tools/evaluate.py that take other actions than the best one, too.
     """
 
     def __init__(self, net: nn.Module):
         self.net = net
-        self.score_name = "probability" if isinstance(net, ActorCritic) else "Q"
+        has_probabilities = isinstance(net, ActorCritic)
+        self.score_name = "probability" if has_probabilities else "Q"
+        self.less_greedy = ("--sample",) if has_probabilities else ("--epsilon", "0.05")
 
     @torch.no_grad()
     def scores(self, states: np.ndarray) -> np.ndarray:

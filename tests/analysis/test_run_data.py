@@ -10,6 +10,7 @@ from lib.analysis.run_data import (
     read_result,
     read_scalars,
     require_unchanged_events,
+    returns_before,
     time_by_part,
 )
 from lib.errors import UsageError
@@ -25,6 +26,21 @@ def test_the_time_by_part_comes_from_the_result_or_from_tensorboard(tmp_path):
     assert time_by_part(run) == {}
     add_scalars(run)
     assert time_by_part(run) == PARTS
+
+
+def test_the_training_returns_before_a_step_are_the_last_hundred(tmp_path, caplog):
+    run = make_run(tmp_path / "run")
+    (run / "files.json").unlink(missing_ok=True)
+    rows = "".join(f"{number},{10 * number},10,{number / 2},{number}\n" for number in range(1, 151))
+    (run / "episodes.csv").write_text("episode,step,length,return,seconds\n" + rows)
+    assert returns_before(run, 1205) == [number / 2 for number in range(21, 121)]
+    assert not caplog.records
+    (run / "episodes.csv").write_text("step,length,return,seconds\n1,2,x,4\n")
+    assert returns_before(run, 1205) == []
+    assert "not compared with training" in caplog.text
+    (run / "episodes.csv").unlink()
+    assert returns_before(run, 1205) == []
+    assert len(caplog.records) == 1
 
 
 def test_the_result_of_a_run_in_progress_is_not_used(tmp_path):

@@ -18,7 +18,8 @@ def test_some_own_games_are_measured_without_a_change_of_the_page_s_results(resu
     monkeypatch.setattr(own_games, "measure", lambda turn: row)
     monkeypatch.setattr(markup, "write", list)
     only_02 = ["--script", "distributed/02_ppo_fast"]
-    for options in (only_02, ["--go-on"], ["--game", "CartPole-v1", "--seeds", "4"]):
+    selections = (["--game", "Snake-v0"], ["--game", "CartPole-v1", "--seeds", "4"])  # the second replaces the first
+    for options in (only_02, ["--go-on"], *selections):
         monkeypatch.setattr(sys, "argv", ["own_games.py", "--jobs", "1", *options])
         own_games.main()
     for script in ("01_ppo", "02_ppo_fast"):

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fakes import Counting
 from lib.envs.masks import MaskedBox
 from lib.experience.batch import Batch
-from lib.ppo import fast, goal, update
+from lib.ppo import fast, update
 from lib.ppo.actor import Segment
 from lib.ppo.fast import FastModel
 from lib.ppo.goal import GoalModel
@@ -59,7 +59,7 @@ def test_an_update_waits_once_and_with_an_adaptive_rate_once_an_epoch(monkeypatc
 @pytest.fixture
 def _meta(monkeypatch):
     """Let programs run on the device `meta`: its tensors have no numbers to fetch, and autocast does not know it."""
-    for module in (update, fast, goal):
+    for module in (update, fast):
         monkeypatch.setattr(module, "fetched", lambda rows: torch.ones(len(rows), *rows[0].shape).tolist())
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
 
@@ -101,7 +101,7 @@ def test_the_input_normalisation_takes_states_of_another_device(monkeypatch, spa
     model = FastModel(space, 4).to("meta")
     states = random_states(space, 2, 3).flatten(0, 1)
     filled = []
-    monkeypatch.setattr(fast, "fetched", lambda rows: [[0.0]])  # the model has seen no returns
+    monkeypatch.setattr(fast, "fetched_number", lambda scalar: 0.0)  # of returns that the model has seen
     monkeypatch.setattr(torch.Tensor, "copy_", lambda self, other, *_: filled.append((self.device, other.device)))
     model.normalise_by(states)
     assert filled == [(torch.device("meta"), states.device)] * 2  # the mean and the scale
