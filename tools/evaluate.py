@@ -8,8 +8,7 @@ The agent takes the best action it knows. With --sample, a PPO agent draws its a
 --epsilon it takes random actions with that probability. The mean, standard deviation, lowest and highest return and the
 number of distinct episodes are printed. Greedy results also go to evaluation.json in the run folder, with the return
 and length of every episode; a warning says if they are clearly below training. --output writes any result to another
-file. The evaluation.json of a published model is not
-overwritten.
+file. The evaluation.json of a published model is not overwritten.
 """
 
 import sys
