@@ -189,21 +189,23 @@ def test_a_script_that_returns_no_state_is_told_what_to_return(monkeypatch):
         cli.main(train, cli.parser("Summary."), "own")
 
 
-@pytest.mark.parametrize("option", [("--engine", "ray"), ("--address", "127.0.0.1:1"), ("--patience", "5")])
-def test_an_engine_is_refused_if_nobody_plays_elsewhere(option):
+def parser_of_players():
+    """Return the parser of a script whose players are in other processes with --parallel only."""
     parser = cli.parser("Summary.")
     parser.add_argument("--parallel", action="store_true")
     cli.add_engine_options(parser, "players", "block")
+    return parser
+
+
+@pytest.mark.parametrize("option", [("--engine", "ray"), ("--address", "127.0.0.1:1"), ("--patience", "5")])
+def test_an_engine_is_refused_if_nobody_plays_elsewhere(option):
     with pytest.raises(UsageError, match="go with --parallel"):
-        cli.resolve(parser, option, "04_wrappers")
+        cli.resolve(parser_of_players(), option, "04_wrappers")
 
 
 def test_an_engine_is_refused_if_nobody_plays_elsewhere_in_a_resumed_run(run):
-    parser = cli.parser("Summary.")
-    parser.add_argument("--parallel", action="store_true")
-    cli.add_engine_options(parser, "players", "block")
     with pytest.raises(UsageError, match="go with --parallel"):
-        cli.resolve(parser, ["--resume", str(run), "--engine", "ray"], "01_baseline")
+        cli.resolve(parser_of_players(), ["--resume", str(run), "--engine", "ray"], "01_baseline")
 
 
 def test_a_script_may_have_an_option_parallel_of_its_own():
@@ -214,11 +216,8 @@ def test_a_script_may_have_an_option_parallel_of_its_own():
 
 @pytest.mark.parametrize("more", [("--stop-after", "5"), ("--engine", "ray")])
 def test_hyperparameters_are_explained_before_other_options_are_checked(capsys, more):
-    parser = cli.parser("Summary.")
-    parser.add_argument("--parallel", action="store_true")
-    cli.add_engine_options(parser, "players", "block")
     with pytest.raises(SystemExit) as ended:
-        cli.resolve(parser, ["--set", "help", *more], "04_wrappers")
+        cli.resolve(parser_of_players(), ["--set", "help", *more], "04_wrappers")
     assert ended.value.code == 0
     assert "learning_rate" in capsys.readouterr().out
 

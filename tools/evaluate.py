@@ -21,7 +21,6 @@ from lib import cli
 from lib.analysis.run_data import returns_before
 from lib.analysis.trained_agent import TrainedAgent
 from lib.run import console, evaluation, run_json
-from lib.run.checkpoint_files import BEST
 from lib.run.next_steps import tool_command
 from lib.run.policy import EpsilonGreedyPolicy
 
@@ -53,8 +52,7 @@ def main() -> None:
     if output is not None:
         run_json.write_json(output, context | metrics)
     if is_greedy and evaluation.is_clearly_below(metrics, training := returns_before(args.run, agent.step)):
-        which = [] if args.checkpoint == BEST else ["--checkpoint", args.checkpoint]
-        advice = tool_command("evaluate", args.run, agent.env_id, *which, *agent.policy.less_greedy)
+        advice = tool_command("evaluate", args.run, agent.env_id, *agent.policy.less_greedy, which=args.checkpoint)
         console.warn_of_greedy_play(metrics["mean"], fmean(training), advice)
 
 

@@ -10,7 +10,7 @@ from lib.envs.single_env import make_env
 from lib.experience.interface import Stopped
 from lib.hyperparameters import RunParameters
 from lib.run import console, evaluation
-from lib.run.checkpoint_files import LAST
+from lib.run.checkpoint_files import BEST, LAST
 from lib.run.episodes import Episodes, reaches
 from lib.run.next_steps import tool_command
 from lib.run.options import RunOptions
@@ -94,9 +94,9 @@ class FinalEvaluation:
         self._run.write_json("result.json", {**result, "evaluation": evaluated})
         console.log_evaluation(evaluated)
         if below:
-            which = [] if self.has_confirmed else ["--checkpoint", LAST]  # "best" is the confirmed network
-            options = [*which, *self._policy.less_greedy]
-            advice = tool_command("evaluate", self._run.path, self._params.env_name, *options)
+            which = BEST if self.has_confirmed else LAST  # the checkpoint of the network that has just played
+            less_greedy = self._policy.less_greedy
+            advice = tool_command("evaluate", self._run.path, self._params.env_name, *less_greedy, which=which)
             console.warn_of_greedy_play(evaluated["mean"], self._episodes.mean, advice)
 
     def _play(self, **options: Any) -> dict[str, Any]:

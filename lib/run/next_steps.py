@@ -8,6 +8,7 @@ from typing import Any
 
 from lib.envs.single_env import module_of
 from lib.errors import UsageError
+from lib.run.checkpoint_files import BEST
 from lib.run.options import RunOptions, changeable_on_resume
 from lib.run.run_json import read_params
 from lib.system.console_log import quoted
@@ -75,9 +76,18 @@ def continue_command(run: Path, env_id: str, options: RunOptions, stop_after: in
     return command(Path(sys.argv[0]), *words, *_again(run, options), *limit)
 
 
-def tool_command(tool: str, run: Path, env_id: str, *options: str) -> str:
-    """Return the command of a tool that plays a run's agent, such as "play" or "evaluate"."""
-    words = [*module_option(env_id), *network_option(run), *options]
+def tool_command(tool: str, run: Path, env_id: str, *options: str, which: str = BEST) -> str:
+    """Return the command of a tool that plays a run's agent, such as "play" or "evaluate".
+
+    Args:
+        tool: name of the tool.
+        run: run folder.
+        env_id: id of the environment.
+        options: further words of the command.
+        which: checkpoint that the tool loads; see TrainedAgent.
+    """
+    checkpoint = [] if which == BEST else ["--checkpoint", which]
+    words = [*module_option(env_id), *network_option(run), *checkpoint, *options]
     return command(PROJECT / "tools" / f"{tool}.py", shown(run), *words)
 
 

@@ -29,17 +29,14 @@ def test_the_time_by_part_comes_from_the_result_or_from_tensorboard(tmp_path):
 
 
 def test_the_training_returns_before_a_step_are_the_last_hundred(tmp_path, caplog):
-    run = make_run(tmp_path / "run")
-    (run / "files.json").unlink(missing_ok=True)
-    rows = "".join(f"{number},{10 * number},10,{number / 2},{number}\n" for number in range(1, 151))
-    (run / "episodes.csv").write_text("episode,step,length,return,seconds\n" + rows)
-    assert returns_before(run, 1205) == [number / 2 for number in range(21, 121)]
+    run = make_run(tmp_path / "run", returns=lambda number: number / 2)  # 150 episodes of 100 steps
+    assert returns_before(run, 12_050) == [number / 2 for number in range(21, 121)]
     assert not caplog.records
     (run / "episodes.csv").write_text("step,length,return,seconds\n1,2,x,4\n")
-    assert returns_before(run, 1205) == []
+    assert returns_before(run, 12_050) == []
     assert "not compared with training" in caplog.text
     (run / "episodes.csv").unlink()
-    assert returns_before(run, 1205) == []
+    assert returns_before(run, 12_050) == []
     assert len(caplog.records) == 1
 
 
