@@ -37,6 +37,7 @@ def train(params, args):
     trainer = FastTrainer(model, optimizer, FastSettings.of(params), args.device)
 
     def process_batch(engine, rollout):
+        trainer.settings = FastSettings.of(params.annealed(sampler.steps_done))
         return trainer.update(rollout)
 
     engine = Engine(process_batch)

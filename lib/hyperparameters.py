@@ -236,12 +236,16 @@ class PPOHyperparameters(RunParameters):
 
 @dataclasses.dataclass(kw_only=True)
 class FastPPOHyperparameters(PPOHyperparameters):
-    """Hyperparameters of fast PPO.
+    """Hyperparameters of fast PPO. `annealed` explains the final values.
 
     Attributes:
         learning_rate: Adam's learning rate; the first one, if it is adaptive.
+        entropy_final: final value of `entropy`.
         kl_target: Kullback-Leibler divergence that the learning rate adapts to; None for a fixed rate.
-        learning_rate_max: largest value to which an adaptive learning rate grows.
+        kl_target_final: final value of `kl_target`.
+        learning_rate_max: largest value of an adaptive learning rate.
+        learning_rate_max_final: final value of `learning_rate_max`.
+        anneal_steps: agent steps until the final values; None for `max_steps`.
     """
 
     learning_rate: float = 5e-4
@@ -250,14 +254,42 @@ class FastPPOHyperparameters(PPOHyperparameters):
     epochs: int = 3
     clip: float = 0.2
     gradient_norm: float = 1.0
+    entropy_final: float = 0.001
     kl_target: float | None = 0.01
+    kl_target_final: float = 0.001
     learning_rate_max: float = 1e-3
+    learning_rate_max_final: float = 1e-4
+    anneal_steps: int | None = None
+
+    def annealed(self, steps: int) -> Self:
+        """Return the hyperparameters of an update after some agent steps.
+
+        At first, large updates and random actions learn fast. Later they keep a good policy from becoming better: every
+        update moves it away at random, and it keeps making random mistakes. So within `anneal_steps`, `kl_target` and
+        `learning_rate_max` fall geometrically and `entropy` falls linearly to their final values, and then stay there.
+        A final value above the first one has no effect.
+        """
+        share = min(1.0, steps / (self.anneal_steps or self.max_steps))
+
+        def geometric(first: float, final: float) -> float:
+            return first * (min(first, final) / first) ** share
+
+        return dataclasses.replace(
+            self,
+            entropy=self.entropy - share * (self.entropy - min(self.entropy, self.entropy_final)),
+            kl_target=self.kl_target and geometric(self.kl_target, self.kl_target_final),
+            learning_rate_max=geometric(self.learning_rate_max, self.learning_rate_max_final),
+        )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        target = self.kl_target
-        require(target is None or 0.0 < target <= LARGEST, self, "kl_target", "none, or above 0 and at most 1e30")
-        require(0.0 < self.learning_rate_max <= 1.0, self, "learning_rate_max", "above 0 and at most 1")
+        for name in ("kl_target", "kl_target_final"):
+            value = getattr(self, name)
+            require(value is None or 0.0 < value <= LARGEST, self, name, "above 0 and at most 1e30")
+        for name in ("learning_rate_max", "learning_rate_max_final"):
+            require(0.0 < getattr(self, name) <= 1.0, self, name, "above 0 and at most 1")
+        require(0.0 <= self.entropy_final <= LARGEST, self, "entropy_final", "between 0 and 1e30")
+        require(self.anneal_steps is None or self.anneal_steps >= 1, self, "anneal_steps", "none or at least 1")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -423,12 +455,20 @@ BEST_HYPERPARAMS = {
 OWN = "own"
 
 _PPO_GAMES: dict[str, dict[str, Any]] = {
-    "pong": {"env_name": "PongNoFrameskip-v4", "stop_reward": 18.0, "milestone": 17.0, "confirm": True},
+    "pong": {"env_name": "PongNoFrameskip-v4", "stop_reward": 18.0, "milestone": 17.0},
     "breakout": {"env_name": "BreakoutNoFrameskip-v4", "stop_reward": 400.0},
     "freeway": {"env_name": "FreewayNoFrameskip-v4", "stop_reward": 30.0},
     OWN: {"env_name": "", "stop_reward": None},
 }
-_FASTER_ON_PONG: dict[str, Any] = {"gamma": 0.98, "kl_target": 0.02, "learning_rate_max": 0.01}
+_FASTER_ON_PONG: dict[str, Any] = {
+    "gamma": 0.98,
+    "entropy_final": 0.0005,
+    "kl_target": 0.02,
+    "kl_target_final": 0.002,
+    "learning_rate_max": 0.01,
+    "learning_rate_max_final": 0.0005,
+    "anneal_steps": 500_000,
+}
 _FINISH_ON_PONG: dict[str, Any] = {"kl_final": 0.003, "final_temperature": 0.25}
 
 # 01_ppo.py

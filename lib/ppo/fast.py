@@ -181,9 +181,8 @@ class FastSettings(UpdateSettings):
     Attributes:
         kl_target: desired Kullback-Leibler divergence of the new policy from the one that played, averaged over an
             epoch's minibatches; None for a fixed learning rate.
-        learning_rate_max: largest value to which an adaptive learning rate grows. The KL divergence of a nearly
-            deterministic policy is near 0 at any rate, so without a limit the rate would grow until the policy
-            collapses.
+        learning_rate_max: largest value of an adaptive learning rate. The KL divergence of a nearly deterministic
+            policy is near 0 at any rate, so without a limit the rate would grow until the policy collapses.
     """
 
     kl_target: float | None = None
@@ -249,8 +248,7 @@ class FastTrainer(Trainer):
         elif kl < target / 2 and self.settings.epochs > 1:
             factor = RATE_FACTOR
         for group in self.optimizer.param_groups:
-            # A rate that starts above the limit may stay or fall.
-            group["lr"] = min(group["lr"] * factor, max(group["lr"], self.settings.learning_rate_max))
+            group["lr"] = min(group["lr"] * factor, self.settings.learning_rate_max)
 
 
 def normalise_by_first_rollout(sampler: Sampler, model: FastModel) -> Iterator[Rollout]:
