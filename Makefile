@@ -2,7 +2,7 @@
 
 # python3.11 is tried, because the launcher of a version manager may exist without that Python.
 PYTHON ?= $(or $(shell python3.11 -c '' 2>/dev/null && command -v python3.11 || command -v python3),python3)
-PORT ?= 6006
+PORT ?=
 ARGS ?=
 RUN ?= $(or $(shell ls -t runs/*/checkpoints/*.pt 2>/dev/null | head -1 | sed 's|/checkpoints/[^/]*$$||'),models/pong)
 
@@ -14,10 +14,8 @@ DEV := $(VENV)/.dev
 BROWSER := $(VENV)/.browser
 DOCS := $(VENV)/.docs
 
-# TensorBoard listens on this machine only. If the port is in use, the next free one is taken.
-HOST := 127.0.0.1
-FREE_PORT = $(BIN)/python -m lib.system.free_port "$(PORT)"
-PORT_NOTE = $$([ $$port = "$(PORT)" ] || echo "  (port $(PORT) is in use)")
+# TensorBoard listens on this machine only. Without PORT, it takes the first free port from 6006 on and prints its address.
+TENSORBOARD = $(BIN)/python -m tensorboard.main --logdir runs --host 127.0.0.1 $(if $(PORT),--port "$(PORT)")
 FREEZE = .lock/bin/python -m pip freeze --exclude pong-ladder | grep -vE '^(nvidia-|cuda-|triton)' \
   | sed 's/^\(torch==[0-9.]*\)+.*/\1/'
 
@@ -58,12 +56,13 @@ $(DEV): $(READY) requirements-dev.lock
 
 # TensorBoard runs in the background and ends with the training, even if that is killed. The training saves and ends if
 # make is killed.
-train: $(READY)  ## solve Pong and show it in TensorBoard; options: ARGS="--seed 2 ...", PORT=6006
-	@mkdir -p runs; port=$$($(FREE_PORT)) || exit 2; echo "TensorBoard: http://$(HOST):$$port/$(PORT_NOTE)"; \
-	training=$$$$; make=$$PPID; log=runs/tensorboard-$$$$.log; ( trap '' INT HUP; \
-	  $(BIN)/python -m tensorboard.main --logdir runs --host $(HOST) --port $$port >$$log 2>&1 & page=$$!; ended=; asked=; \
+train: $(READY)  ## solve Pong and show it in TensorBoard; options: ARGS="--seed 2 ..." and PORT=7000
+	@mkdir -p runs; training=$$$$; make=$$PPID; log=runs/tensorboard-$$$$.log; ( trap '' INT HUP; \
+	  $(TENSORBOARD) >$$log 2>&1 & page=$$!; address=; ended=; asked=; \
 	  while kill -0 $$training 2>/dev/null; do \
 	    [ "$$asked" ] || kill -0 $$make 2>/dev/null || { asked=yes; kill $$training; }; \
+	    [ "$$address" ] || { address=$$(sed -n 's/^TensorBoard .* at \(http[^ ]*\).*/\1/p' $$log); \
+	      [ -z "$$address" ] || echo "TensorBoard: $$address"; }; \
 	    [ "$$ended" ] || kill -0 $$page 2>/dev/null || { ended=yes; echo "TensorBoard ended:"; tail -n 2 $$log; }; \
 	    sleep 1; done; \
 	  kill $$page 2>/dev/null; rm -f $$log ) & \
@@ -72,9 +71,9 @@ train: $(READY)  ## solve Pong and show it in TensorBoard; options: ARGS="--seed
 play: $(READY)  ## watch the newest run's agent, or models/pong if there is no run; RUN=... or ARGS="--scores"
 	$(BIN)/python tools/play.py "$(RUN)" $(ARGS)
 
-tensorboard: $(READY)  ## show all runs, at PORT=6006 or the next free port
-	@mkdir -p runs; port=$$($(FREE_PORT)) || exit 2; echo "TensorBoard: http://$(HOST):$$port/$(PORT_NOTE)"; \
-	$(BIN)/python -m tensorboard.main --logdir runs --host $(HOST) --port $$port
+tensorboard: $(READY)  ## show all runs, at PORT or the first free port from 6006 on
+	@mkdir -p runs
+	$(TENSORBOARD)
 
 check: lint  ## format, lint, types and the fast tests: at most 90 seconds, for use while editing
 	$(BIN)/python -m pytest -m "not slow and not learning and not long" $(ARGS)

@@ -22,7 +22,6 @@ from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource, Stopped
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
 from lib.run import checkpoint, console, evaluation, learning_rate, run_folder, tracking, videos
-from lib.run.core_contention import CoreContention
 from lib.run.episodes import EpisodeFile, first_returns
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods
 from lib.run.final_evaluation import FinalEvaluation
@@ -179,8 +178,6 @@ class _Setup:
         parts.speed.attach(parts.engine)
         parts.engine.add_event_handler(Events.ITERATION_COMPLETED(every=20), memory.Trimmer())
         parts.stopper.watch_loss(parts.engine)
-        if parts.options.device.type == "cpu":
-            CoreContention().attach(parts.engine)
         parts.episodes.attach(parts.engine)
         parts.board.attach(parts.engine, parts.speed, extra_metrics)
         attach_periods(parts.engine)
