@@ -36,7 +36,6 @@ from lib.run.option_types import (
 )
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.stopping import EXIT_CODES, Interrupted, announce_signals
-from lib.run.watchdog import Watchdog
 from lib.system import files, memory
 from lib.system.console_log import start_console
 from lib.system.seeds import seed_everything
@@ -252,7 +251,6 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
     """
     start_console()
     announce_signals()
-    Watchdog(None).start()
     with _threads_ended(), _described_errors(stopped), checked_env.closing():
         yield
 

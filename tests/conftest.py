@@ -32,7 +32,6 @@ LONGEST = (
     "test_resume.py",
     "chapter08/test_scripts.py",
     "test_book_scripts.py",
-    "run/test_watchdog.py",
     "chapter09/test_parallel.py",
     "run/test_screen.py",
 )
@@ -60,10 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _default_signals() -> None:
     """Undo the signal handlers of runs that an earlier test has aborted."""
-    from lib.envs.checked_env import CheckedEnv
-
     forked.restore_default_signals()
-    CheckedEnv.ctrl_c_raises = True
 
 
 @pytest.fixture

@@ -6,14 +6,12 @@ The environments are registered with gymnasium, so that scripts under test can u
 import itertools
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -86,18 +84,6 @@ class Slow(Counting):
     def step(self, action):
         time.sleep(self.seconds)
         return super().step(action)
-
-
-class WithHelper(Counting):
-    """Counting that forks a process at its tenth reset, for multiprocessing to end with this one."""
-
-    helper: Any = None
-
-    def reset(self, *, seed=None, options=None):
-        if len(self.seeds) == 9 and WithHelper.helper is None:
-            WithHelper.helper = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
-            WithHelper.helper.start()
-        return super().reset(seed=seed)
 
 
 class Simulated(Counting):
@@ -530,8 +516,8 @@ class Failing(Catch):
     """Catch that raises, hangs, exits the process or returns a wrong value in one of its steps.
 
     Args:
-        how: "raise", "local" (raise an error that cannot be pickled), "hang", "hold the GIL" (for ever), "die", "exit",
-            "disk", "nan" (reward), "none" (observation) or "catch" (a SIGTERM that it sends to its process).
+        how: "raise", "local" (raise an error that cannot be pickled), "hang", "die", "exit", "disk", "nan" (reward)
+            or "none" (observation).
         at: number of that step, counted over all episodes.
     """
 
@@ -556,11 +542,6 @@ class Failing(Catch):
             sys.exit(0)
         if self.left == 0 and self.how == "disk":
             raise OSError(28, "No space left on device")
-        if self.left == 0 and self.how == "hold the GIL":
-            all(itertools.repeat(True))
-        if self.left == 0 and self.how == "catch":
-            with suppress(BaseException):
-                os.kill(os.getpid(), signal.SIGTERM)
         while self.left == 0 and self.how == "hang":
             time.sleep(0.1)
         observation, reward, *rest = super().step(action)
@@ -742,7 +723,6 @@ for environment in (
     register(environment.__name__, environment)
 register("Catch", Catch, zoom=ZOOM)
 register("Slow", Slow, seconds=0.05)
-register("WithHelper", WithHelper)
 register("Forking", Forking)
 register("Simulated", Simulated)
 register("Simulator", Simulator)
@@ -765,7 +745,7 @@ for name, game, sticky_actions in (
         frameskip=1,
         repeat_action_probability=sticky_actions,
     )
-for how in ("raise", "local", "hang", "die", "exit", "disk", "nan", "none", "catch"):
+for how in ("raise", "local", "hang", "die", "exit", "disk", "nan", "none"):
     register(f"Failing-{how}", Failing, how=how, zoom=ZOOM)
 SHAPES: dict[str, spaces.Space[Any]] = {
     "Vector": spaces.Box(-1.0, 1.0, (6,), np.float64),

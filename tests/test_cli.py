@@ -538,7 +538,6 @@ def test_the_module_and_the_id_are_joined():
     ],
 )
 def test_an_error_of_the_system_prints_one_line_that_says_what_is_kept(monkeypatch, capsys, number, message):
-    monkeypatch.setattr(cli.Watchdog, "start", lambda watchdog: None)
     monkeypatch.setattr(cli, "announce_signals", lambda: None)
     with pytest.raises(SystemExit) as end, cli.exit_codes():
         raise OSError(number, os.strerror(number), "a/b")

@@ -390,7 +390,8 @@ def test_a_signal_ends_a_run_whose_environment_hangs_and_the_state_before_is_sav
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert re.search(r"error: fakes:Failing-hang-v0 .* a call did not return after SIGTERM\. Correct", errors)
+    assert re.search(r"error: a call of the environment did not return after SIGTERM\. .*fakes\.py \(step\)", errors)
+    assert "\nRaised by fakes:Failing-hang-v0 (episode" in errors
     assert "The last complete iteration is saved" in output + errors
     assert errors.splitlines()[-1].startswith("To continue: ")
 

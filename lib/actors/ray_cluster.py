@@ -36,7 +36,6 @@ from lib.actors.ray_package import (
     initialised,
     require_listener,
 )
-from lib.envs.checked_env import CheckedEnv
 from lib.errors import Fault, UsageError
 from lib.system.machine import cores
 from lib.system.parent import Reaper
@@ -308,8 +307,6 @@ def interruptible() -> Iterator[None]:
     """Raise the exception of a signal handler, such as KeyboardInterrupt, that Ray has turned into a SystemError."""
     try:
         yield
-    except KeyboardInterrupt as error:
-        raise CheckedEnv.interruption or error from None  # Ray raises its own for every signal
     except SystemError as error:
         cause = error.__cause__ or error.__context__
         if cause is None or isinstance(cause, Exception):

@@ -3,17 +3,14 @@
 import contextlib
 import logging
 import math
-import os
-import signal
-import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, SupportsFloat, TypeVar
+from typing import Any, ClassVar, NoReturn, Protocol, SupportsFloat, TypeVar
 
 import gymnasium as gym
 import numpy as np
 
 from lib.envs.observation_checks import LARGEST, copy_of, out_of_bounds, problems, safe_repr, short_repr
-from lib.errors import EnvironmentFailed, Fault, UsageError
+from lib.errors import CallInterrupted, EnvironmentFailed, Fault, UsageError
 
 # Observations larger than observation_checks.SMALL are fully checked in the first n steps, then every n steps.
 CHECKED_EVERY = 100
@@ -28,25 +25,8 @@ Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 
-class Call(NamedTuple):
-    """A call of an environment that has not returned yet.
-
-    Attributes:
-        describe: function that names the environment.
-        start: when the call began, by time.monotonic().
-    """
-
-    describe: Callable[[], str]
-    start: float
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the call began."""
-        return time.monotonic() - self.start
-
-
 def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
-    """Call code of an environment. Errors name the environment. CheckedEnv.call is set during the call.
+    """Call code of an environment. Errors name the environment.
 
     This includes conversions of its observations and rewards, which may run its code.
 
@@ -56,49 +36,22 @@ def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
 
     Raises:
         EnvironmentFailed: if the function exits, or raises an error that could be mistaken for one of this program.
-            Faults and usage errors are raised unchanged. Other errors, and Ctrl-C, get the environment's name as a
-            note.
+            Faults and usage errors are raised unchanged. Other errors, and interruptions, get the environment's name
+            as a note.
         UsageError: if the function needs a package that is not installed.
     """
-    outer, CheckedEnv.call = CheckedEnv.call, Call(describe, time.monotonic())
-    CheckedEnv.newest = describe
     try:
-        result = call()
-        if CheckedEnv.forked:
-            os._exit(0)
-        if CheckedEnv.interruption is not None:
-            raise CheckedEnv.interruption  # the call has caught it
-        return result
+        return call()
     except BaseException as error:
-        if CheckedEnv.forked:
-            os._exit(1)
-        if isinstance(error, Fault | UsageError):
+        if isinstance(error, Fault | UsageError) and not isinstance(error, CallInterrupted):
             raise
         if isinstance(error, gym.error.DependencyNotInstalled):
             raise UsageError(f"{describe()} needs another package: {error}") from error
         is_plain = isinstance(error, Exception) and not isinstance(error, MISLEADING)
-        if (is_plain and _has_text(error)) or (isinstance(error, KeyboardInterrupt) and _may_be_ctrl_c(error)):
+        if (is_plain and _has_text(error)) or isinstance(error, KeyboardInterrupt):
             error.add_note(f"Raised by {describe()}")
             raise
         raise EnvironmentFailed(f"{describe()}: it raised {safe_repr(error)}") from error
-    finally:
-        CheckedEnv.call = outer
-
-
-@contextlib.contextmanager
-def watched(describe: Callable[[], str]) -> Iterator[None]:
-    """Let the watchdog see a call of the user's code whose errors are handled elsewhere.
-
-    Args:
-        describe: function that returns the name of the called code, for messages.
-    """
-    outer = CheckedEnv.call
-    CheckedEnv.call = Call(describe, time.monotonic())
-    CheckedEnv.newest = describe
-    try:
-        yield
-    finally:
-        CheckedEnv.call = outer
 
 
 def guarded_method(env: gym.Env, method: Callable[[], Result]) -> Result:
@@ -142,23 +95,11 @@ class CheckedEnv(gym.Wrapper):
         EnvironmentFailed: by `reset`, `step` and `render`; see guarded.
 
     Attributes:
-        call: unfinished call of an environment in this process, or None.
-        interruption: error that a signal has raised in this process, or None. It is raised again if an environment
-            swallows it.
-        ctrl_c_raises: whether Ctrl-C raises KeyboardInterrupt in this process.
-        newest: function that names the environment of the newest call, finished or not; None before the first one.
-        forked: whether this process was forked in a call of an environment. It ends when the call does, because the
-            run is not its own.
         opened: environments that `closing` has to close, or None outside of it.
         reported: ids of environments whose observations were reported to be outside of their bounds.
     """
 
-    call: ClassVar[Call | None] = None
-    forked: ClassVar[bool] = False
-    interruption: ClassVar[BaseException | None] = None
-    ctrl_c_raises: ClassVar[bool] = True
     opened: ClassVar["list[CheckedEnv] | None"] = None
-    newest: ClassVar[Callable[[], str] | None] = None
     reported: ClassVar[set[str]] = set()
 
     def __init__(self, env: gym.Env, env_id: str):
@@ -269,13 +210,6 @@ class CheckedEnv(gym.Wrapper):
         return f"{self._env_id} (episode {self._episode} {seed}, {when})"
 
 
-def _note_fork() -> None:
-    CheckedEnv.forked = CheckedEnv.call is not None
-
-
-os.register_at_fork(after_in_child=_note_fork)
-
-
 @contextlib.contextmanager
 def closing() -> Iterator[None]:
     """Close all environments that were made in this context and are still open, so that they end their processes."""
@@ -283,7 +217,6 @@ def closing() -> Iterator[None]:
     try:
         yield
     finally:
-        CheckedEnv.interruption = None
         close_all(opened[:])
         CheckedEnv.opened = None
 
@@ -309,11 +242,3 @@ def _has_text(error: BaseException) -> bool:
     except Exception:  # noqa: BLE001 - not our code
         return False
     return True
-
-
-def _may_be_ctrl_c(error: KeyboardInterrupt) -> bool:
-    """Return whether Ctrl-C may have raised the error. In actors it is blocked, and a run that learns handles it."""
-    if type(error) is not KeyboardInterrupt:
-        return True
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    return signal.SIGINT not in blocked and CheckedEnv.ctrl_c_raises

@@ -18,8 +18,8 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
-from lib.envs.checked_env import close_all, watched
-from lib.errors import EnvironmentFailed, Fault, UsageError
+from lib.envs.checked_env import close_all
+from lib.errors import CallInterrupted, EnvironmentFailed, Fault, UsageError
 from lib.system import processes
 from lib.system.console_log import start_console
 from lib.system.parent import end_with_learner
@@ -176,12 +176,14 @@ class ProcessVectorEnv(AsyncVectorEnv):
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Let the watchdog see a call, and name a process that died in it."""
-        with watched(self.describe):
-            try:
-                yield
-            except (EOFError, ConnectionError) as error:
-                self._report_death(error)
+        """Name a process that hangs or dies in a call."""
+        try:
+            yield
+        except CallInterrupted as error:
+            error.add_note(f"Raised by {self.describe()}")
+            raise
+        except (EOFError, ConnectionError) as error:
+            self._report_death(error)
 
     def _report_death(self, error: BaseException) -> NoReturn:
         time.sleep(0.1)  # until the exit code is known

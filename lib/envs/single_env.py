@@ -22,7 +22,7 @@ from gymnasium.wrappers import (
 
 from lib.envs import observations
 from lib.envs.atari import FRAME_SKIP, SCREEN, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
-from lib.envs.checked_env import CheckedEnv, guarded, watched, wrappers
+from lib.envs.checked_env import CheckedEnv, guarded, wrappers
 from lib.envs.frames import ContiguousFrameStack, FrameStack
 from lib.envs.masks import AppendMask, KeepOnlyMaskInfo, reports_mask, with_mask_in_info
 from lib.envs.observations import ObservationKind
@@ -292,10 +292,7 @@ def _import_module_of(env_id: str) -> None:
     # What is installed comes first. Worker processes import modules through this function as well.
     sys.path += [folder for folder in (os.getcwd(), str(PROJECT)) if folder not in sys.path]
     try:
-        with watched(lambda: f"the module {module!r} (during its import)"):
-            importlib.import_module(module)
-    except Fault:  # of the watchdog
-        raise
+        importlib.import_module(module)
     except (Exception, SystemExit) as error:  # the module belongs to the user and may raise anything
         reason = traceback.format_exception_only(error)[-1].strip()
         raise UsageError(

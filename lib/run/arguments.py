@@ -20,7 +20,6 @@ from lib.run.option_types import seed, usable_device
 from lib.run.options import ACTOR_OPTIONS, DEFAULT_RUNS_DIR, RunOptions, affecting_results, changeable_on_resume
 from lib.run.overrides import HELP, explain, override, parse
 from lib.run.run_name import changes_in_name
-from lib.run.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +53,10 @@ class Parser(argparse.ArgumentParser):
 def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunParameters, RunOptions]:
     """Return hyperparameters and options from the command line, and from the run that is resumed, if any.
 
-    The watchdog starts here, because the user's module is imported here, and may hang.
-
     Raises:
         UsageError: if the command line is wrong, or does not fit the run to resume.
     """
     values = vars(parser.parse_args(argv))
-    Watchdog(values.get("time_limit")).start()  # before the user's module is imported
     defaults = {name: parser.get_default(name) for name in values}
     config = config_file.Config({}, {})
     if "config" in values:

@@ -20,7 +20,6 @@ from lib.run.optional_work import run_optional
 from lib.run.result import describe_result
 from lib.run.run_parts import RunParts
 from lib.run.stopping import ENDED, NOT_FINITE, SOLVED, STEPS, pass_on
-from lib.run.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +70,6 @@ class RunEnd:
 
     def _return_to_script(self, engine: Engine) -> None:
         """Let a program that goes on after its run have its signals, and start another loop with the engine."""
-        Watchdog.stop()
         if self._parts.is_book_script:
             _forget_loop(engine)
             pass_on(self._signals)
@@ -146,8 +144,6 @@ class RunEnd:
 
         ignite reports the error a second time then, to all handlers.
         """
-        if not self._parts.options.owns_process:
-            Watchdog.stop()
         _forget_loop(engine)
         raise error
 

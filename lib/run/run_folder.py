@@ -33,7 +33,6 @@ from lib.run.checkpoint_files import BEST, numbered
 from lib.run.options import RunOptions
 from lib.system import files
 from lib.system.console_log import quoted
-from lib.system.forks import in_forked_children
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +79,6 @@ class Run:
 
     def _begin(self, script: str, params: RunParameters, net: object) -> None:
         self.checkpoints.mkdir(exist_ok=True)
-        in_forked_children(self, Run._release)  # so that a child does not hold the locks after the run has died
         self.take()
         atexit.register(_remove_own_pid, self.path / "pid")  # in case the run ends before `close`
         remove_leftovers(self.path)

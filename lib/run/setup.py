@@ -36,7 +36,6 @@ from lib.run.saved_state import SavedState
 from lib.run.screen import Screen
 from lib.run.tensorboard import FigureFunction
 from lib.run.video_file import Animation
-from lib.run.watchdog import Watchdog
 from lib.system import files, memory
 from lib.system.console_log import start_console
 from lib.system.progress import show_progress
@@ -278,7 +277,6 @@ class _Setup:
         """Stop when the game is solved, at a limit, or on a signal; stop a hopeless trial."""
         parts = self._parts
         parts.stopper.watch_ends(parts.engine)
-        Watchdog(parts.time_limit).attach(parts.engine)
         if isinstance(parts.params, Hyperparameters) and parts.params.tuner_mode:
             max_episodes = 1.1 * parts.params.episodes_to_solve
             if tuner_reward_min is None:

@@ -11,10 +11,9 @@ import torch
 
 from lib.actors.contract import ActorFailed, Weights
 from lib.actors.engines import start_actors
-from lib.errors import CallInterrupted, Fault, UsageError
+from lib.errors import Fault, UsageError
 from lib.experience.interface import Stopped
 from lib.run.episode_player import EpisodePlayer, EpisodeResult, Policy, play_together
-from lib.run.watchdog import Watchdog
 from lib.system.machine import cores, torch_threads
 
 log = logging.getLogger(__name__)
@@ -103,18 +102,12 @@ def _side_by_side(
 ) -> Iterator[EpisodeResult]:
     """Play groups in `workers` processes, or in this process if that fails. `done` grows with every result."""
     shares = [groups[index::workers] for index in range(workers)]
-    deadline = Watchdog.deadline()
-    started: set[int] = set()
 
     def make(index: int, done: Collection[int]) -> EvaluationActor:
-        Watchdog.for_child(deadline).start(reports_end=False)
         return EvaluationActor(_play(policy, make_env, seed, shares[index], done))
 
     def start(index: int) -> frozenset[int]:
         """Return the state from which a process starts, or replaces a lost one."""
-        if index in started and time.monotonic() > deadline:
-            raise Fault("A process of the evaluation was ended after the time limit")
-        started.add(index)
         return frozenset(done)
 
     def abandon() -> bool:
@@ -132,7 +125,7 @@ def _side_by_side(
             workers,
             NO_WEIGHTS,
             start,
-            patience=math.inf,  # an episode may take long; the watchdog sees calls that do not return
+            patience=math.inf,  # an episode may take long; Ctrl-C and the time limit end one that hangs
             stop_asked=abandon,
             name_of="evaluation process {}".format,
         ) as actors:
@@ -145,8 +138,6 @@ def _side_by_side(
                     if missing(index):
                         actors.order(index)
     except (UsageError, Fault) as error:
-        if isinstance(error, Fault) and time.monotonic() > deadline:
-            raise CallInterrupted(str(error)) from error
         reason = error.reason if isinstance(error, ActorFailed) else error
         log.warning("The evaluation continues in a single process: %s", reason)
         for result in _play(policy, make_env, seed, groups, done, stopped):

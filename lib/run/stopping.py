@@ -1,5 +1,7 @@
 """The end of a run: its reasons, its exit codes, and signals."""
 
+import faulthandler
+import math
 import os
 import signal
 import threading
@@ -15,13 +17,10 @@ import torch
 from ignite.engine import Engine, Events
 from ignite.handlers import TerminateOnNan
 
-from lib.envs.checked_env import CheckedEnv
+from lib.errors import CallInterrupted, Fault
 from lib.run.episodes import Episodes
 from lib.run.events import EpisodeEvents, TrainingEvents
-from lib.run.watchdog import Watchdog
-from lib.run.watcher import REPEAT
 from lib.system.clock import since_process_start
-from lib.system.forks import in_forked_children
 from lib.system.processes import SIGNALS, handling
 
 # Reasons for the end of a run, besides the names of the signals.
@@ -53,8 +52,11 @@ class Stopper:
     engine.state.solved is true as soon as the game is solved.
 
     On a signal the current iteration is completed and the state is saved. A second Ctrl-C ends the process at once.
-    Launchers and closing terminals may repeat their signal. So a further SIGHUP is ignored, and so is a SIGTERM within
-    REPEAT seconds after the first one.
+    A further SIGTERM or SIGHUP is ignored, because launchers and closing terminals may repeat theirs.
+
+    A call of an environment that does not return is interrupted 2 * GRACE seconds after a signal or the time limit. The
+    last complete iteration can be saved then. Native code cannot be interrupted. An iteration that takes longer than
+    PATIENCE seconds prints the line at which each thread is.
 
     Args:
         steps: function that returns the agent steps so far.
@@ -68,6 +70,9 @@ class Stopper:
         wrong_inputs: non-finite fields of the batch when the loss became non-finite; None if its fields are unknown.
     """
 
+    GRACE = 5.0
+    PATIENCE = 300.0
+
     def __init__(self, steps: Callable[[], int], step_limit: int, time_limit: float | None, saves: bool = True):
         self.steps = steps
         self.step_limit = step_limit
@@ -78,6 +83,8 @@ class Stopper:
         self.wrong_inputs: list[str] | None = None
         self._learning = False
         self._previous_handlers: dict[int, Any] = {}
+        self._report_due = math.inf  # when the report of a long iteration has to be postponed, by time.monotonic()
+        self._call: FrameType | None = None  # call of an environment at the last alarm
 
     def watch_loss(self, engine: Engine) -> None:
         """Stop on a loss that is not finite.
@@ -157,17 +164,21 @@ class Stopper:
 
     def release_signals(self) -> None:
         """Restore the previous signal handlers. Called when the end of the run is saved, or an error has ended it."""
+        if self._previous_handlers:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            faulthandler.cancel_dump_traceback_later()
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
         self._previous_handlers = {}
-        CheckedEnv.ctrl_c_raises = True
-        CheckedEnv.interruption = None
+        self._call = None
 
     def _stop(self, engine: Engine, reason: str) -> None:
         self.reason = self.reason or reason
         engine.terminate()
 
     def _iteration_completed(self, engine: Engine) -> None:
+        if time.monotonic() > self._report_due:
+            self._postpone_report()
         if self.steps() >= self.step_limit:
             self.limit_reached(engine)
         elif self.should_stop():
@@ -176,7 +187,6 @@ class Stopper:
 
     def _learning_started(self, engine: Engine) -> None:
         self._learning = True
-        CheckedEnv.ctrl_c_raises = False
 
     def _start(self, engine: Engine) -> None:
         state: Any = engine.state
@@ -184,9 +194,32 @@ class Stopper:
         self.reason = None  # forget that of the engine's last run
         self.signals = []
         self._learning = False
-        CheckedEnv.interruption = None
         self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in handled_signals()}
-        in_forked_children(self, Stopper.release_signals)  # multiprocessing ends its children by a signal
+        if self._previous_handlers:
+            self._previous_handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_alarm)
+            self._postpone_report()
+            if self.time_limit is not None:
+                left = max(0.0, self.time_limit - since_process_start())
+                signal.setitimer(signal.ITIMER_REAL, left + self.GRACE, self.GRACE)
+
+    def _postpone_report(self) -> None:
+        self._report_due = time.monotonic() + 1.0  # not after every iteration: this call takes 50 microseconds
+        faulthandler.dump_traceback_later(self.PATIENCE, file=2)
+
+    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        """Interrupt a call of an environment that was running at the last alarm, too."""
+        call = frame
+        while call is not None and not call.f_globals.get("__name__", "").startswith("lib.envs."):
+            call = call.f_back
+        if frame is None or call is None or call is not self._call:
+            self._call = call
+            return
+        when = f"after {signal.Signals(self.signals[0]).name}" if self.signals else "before the time limit"
+        raise CallInterrupted(
+            f"a call of the environment did not return {when}. It was at line {frame.f_lineno} of "
+            f"{frame.f_code.co_filename} ({frame.f_code.co_name}). Correct the environment",
+            128 + self.signals[0] if self.signals else Fault.exit_code,
+        )
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._learning:
@@ -197,26 +230,13 @@ class Stopper:
                 os.write(2, message.encode())
         self.reason = self.reason or signal.Signals(number).name
         self.signals.append(number)
-        Watchdog.note_signal(number)
         if not self._learning:
             self.release_signals()
-            CheckedEnv.interruption = Interrupted(number)  # in case that an environment catches it
-            raise CheckedEnv.interruption
-        CheckedEnv.ctrl_c_raises = True
-        again: dict[int, Any] = {signal.SIGHUP: signal.SIG_IGN}
-        if number == signal.SIGTERM:
-            again[number] = partial(self._on_repeat, time.monotonic())
-        for known, handler in self._previous_handlers.items():
-            signal.signal(known, again.get(known, handler))
-
-    def _on_repeat(self, first: float, number: int, frame: FrameType | None) -> None:
-        """Pass a repeated signal on, unless it comes within REPEAT seconds after the first one.
-
-        Launchers send it to the process and to its parent, which forwards it.
-        """
-        if time.monotonic() - first > REPEAT:
-            signal.signal(number, self._previous_handlers.get(number, signal.SIG_DFL))
-            signal.raise_signal(number)
+            raise Interrupted(number)
+        signal.signal(signal.SIGINT, self._previous_handlers[signal.SIGINT])
+        for other in {signal.SIGTERM, signal.SIGHUP} & self._previous_handlers.keys():
+            signal.signal(other, signal.SIG_IGN)
+        signal.setitimer(signal.ITIMER_REAL, self.GRACE, self.GRACE)
 
 
 def announce_signals() -> None:
@@ -232,7 +252,6 @@ def _end_at_once(announcer: int, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         with suppress(OSError):
             os.write(2, f"Stopped at once by {name}. Files that were saved before are kept.\n".encode())
-        Watchdog.dismiss_watcher()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     os._exit(128 + number)  # reached by process 1 of a container, which its own signals do not end
@@ -279,15 +298,11 @@ def handled_signals() -> list[signal.Signals]:
 
 @contextmanager
 def as_ctrl_c() -> Iterator[list[int]]:
-    """Raise KeyboardInterrupt for every signal that ends a run, and yield a list that receives their numbers.
-
-    The watchdog interrupts calls that hang after a signal.
-    """
+    """Raise KeyboardInterrupt for every signal that ends a run, and yield a list that receives their numbers."""
     received: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         received.append(number)
-        Watchdog.note_signal(number)
         raise KeyboardInterrupt
 
     with handling(handled_signals(), interrupt):
@@ -297,6 +312,4 @@ def as_ctrl_c() -> Iterator[list[int]]:
 def pass_on(numbers: Sequence[int]) -> None:
     """Raise signals again after the run has handled them, for the script's own or the default handlers."""
     for number in numbers:
-        if signal.getsignal(number) == signal.SIG_DFL:
-            Watchdog.dismiss_watcher()  # otherwise it would report that this process was killed
         signal.raise_signal(number)

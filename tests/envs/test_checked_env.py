@@ -1,8 +1,6 @@
 import copy
-import os
 import pickle
 import re
-import signal
 
 import gymnasium as gym
 import numpy as np
@@ -256,49 +254,6 @@ def test_an_error_whose_text_fails_is_reported_by_its_type():
     assert "it raised Textless()" in message_of(Textless(), error=EnvironmentFailed)
 
 
-def test_an_interruption_where_ctrl_c_is_blocked_is_the_environment_s_own():
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        assert "it raised KeyboardInterrupt()" in message_of(KeyboardInterrupt(), error=EnvironmentFailed)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def test_an_interruption_while_the_run_handles_ctrl_c_is_the_environment_s_own(monkeypatch):
-    monkeypatch.setattr(CheckedEnv, "ctrl_c_raises", False)
-    assert "it raised KeyboardInterrupt()" in message_of(KeyboardInterrupt(), error=EnvironmentFailed)
-
-
-def test_an_environment_that_catches_an_interruption_does_not_keep_it(monkeypatch):
-    env = CheckedEnv(fakes.Counting(length=5), "fakes:Counting-v0")
-    env.reset(seed=1)
-    monkeypatch.setattr(CheckedEnv, "interruption", KeyboardInterrupt("SIGTERM"))
-    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
-        env.step(0)
-
-
-@pytest.mark.parametrize("end", [0, 1], ids=["returns", "raises"])
-def test_a_child_that_is_forked_in_a_call_ends_with_the_call(monkeypatch, end):
-    children = []
-
-    def step(self, action):
-        children.append(os.fork())
-        if children[-1] == 0 and end:
-            raise SystemExit(0)
-        return GOOD, 0.0, False, False, {}
-
-    monkeypatch.setattr(Scripted, "step", step)
-    env = CheckedEnv(Scripted(), "Odd-v0")
-    env.reset()
-    parent = os.getpid()
-    try:
-        env.step(0)
-    finally:
-        if os.getpid() != parent:  # the child has come back
-            os._exit(7)
-    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == end
-
-
 class FailingNumber:
     """Reward or observation whose conversion raises an error."""
 
@@ -388,13 +343,3 @@ def test_an_episode_that_does_not_end_is_reported(monkeypatch, caplog):
         env.step(0)
     [record] = caplog.records
     assert "fakes:Endless-v0 (episode 1 from seed 5, at step 30): the episode has not ended after" in record.message
-
-
-def test_a_call_inside_a_call_leaves_the_outer_one_to_the_watchdog():
-    def outer():
-        with checked_env.watched(lambda: "inner"):
-            assert CheckedEnv.call.describe() == "inner"
-        return CheckedEnv.call.describe()
-
-    assert checked_env.guarded(lambda: "outer", outer) == "outer"
-    assert CheckedEnv.call is None

@@ -15,17 +15,14 @@ from gymnasium import spaces
 from gymnasium.wrappers import ClipReward, RecordEpisodeStatistics
 from ignite.engine import Engine, Events
 
-from fakes import Coded, CodedDying, Counting, Slow, checked_failing, draw_actions
+from fakes import Coded, CodedDying, Counting, Slow, draw_actions
 from lib.actors.process import ProcessActors
 from lib.envs.single_env import make_env
-from lib.errors import CallInterrupted
 from lib.experience.interface import Stopped
 from lib.run import console, episode_player, side_by_side
 from lib.run.episode_player import EpisodePlayer
 from lib.run.evaluation import PeriodicEvaluation, evaluate, evaluator, is_clearly_below
 from lib.run.events import EvaluationEvents
-from lib.run.watchdog import Watchdog
-from lib.system.clock import since_process_start
 
 
 class RandomReturns(gym.Env):
@@ -324,17 +321,6 @@ def test_an_interrupted_evaluation_leaves_no_process(in_three_processes, monkeyp
     assert len(taken) == 3
     assert not any(child.process.is_alive() for child in taken)
     assert time.monotonic() - begun < 10
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("how", ["hang", "hold the GIL"])
-def test_players_that_hang_end_after_the_time_limit(warm_fork_server, monkeypatch, how):
-    monkeypatch.setattr(side_by_side, "GROUP", 1)
-    monkeypatch.setattr(Watchdog, "_newest", Watchdog(since_process_start()))
-    begun = time.monotonic()
-    with pytest.raises(CallInterrupted, match=r"a call did not return before the time limit|after the time limit"):
-        evaluate(draw_actions, partial(checked_failing, how), episodes=40, seed=4, processes=2)
-    assert time.monotonic() - begun < 60
 
 
 @pytest.mark.parametrize(

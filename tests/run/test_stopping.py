@@ -1,4 +1,5 @@
 import os
+import re
 import signal
 import time
 from types import SimpleNamespace
@@ -8,6 +9,8 @@ import pytest
 from ignite.engine import Engine, Events
 from ptan.experience import ExperienceFirstLast
 
+from lib.envs import checked_env
+from lib.errors import CallInterrupted
 from lib.run import stopping
 from lib.run.events import EpisodeEvents, register_events
 from lib.run.speed import Speed
@@ -20,11 +23,10 @@ from lib.run.stopping import (
     TIME,
     Interrupted,
     Stopper,
-    as_ctrl_c,
     not_finite_inputs,
 )
-from lib.run.watchdog import Watchdog
 from lib.system import processes
+from lib.system.clock import since_process_start
 from sources import CountingSource
 
 
@@ -121,17 +123,6 @@ def test_inputs_that_are_not_finite_are_named_in_any_batch(batch, names):
     assert not_finite_inputs(batch) == names
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_as_ctrl_c_turns_a_signal_into_a_keyboard_interrupt(number, monkeypatch):
-    before = signal.getsignal(number)
-    noted = []
-    monkeypatch.setattr(Watchdog, "note_signal", noted.append)
-    with as_ctrl_c(), pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), number)
-    assert signal.getsignal(number) == before
-    assert noted == [number]  # a close() that hangs afterwards is interrupted, too
-
-
 def test_a_loss_that_is_not_finite_overrules_an_earlier_signal():
     send = {"in_batch": lambda: os.kill(os.getpid(), signal.SIGTERM)}
     assert run(losses={3: float("nan")}, **send) == (3, NOT_FINITE)
@@ -152,33 +143,50 @@ def test_a_signal_ends_the_run_after_the_current_iteration(number, where):
     assert [signal.getsignal(known) for known in SIGNALS] == before
 
 
-def test_a_second_interrupt_ends_the_process_and_a_second_hang_up_is_ignored():
-    def hang_up_twice(engine):
-        os.kill(os.getpid(), signal.SIGHUP)
-        os.kill(os.getpid(), signal.SIGHUP)
+def test_a_second_ctrl_c_ends_the_process_and_other_signals_that_launchers_repeat_are_ignored():
+    def send(*numbers):
+        return lambda engine: [os.kill(os.getpid(), number) for number in numbers]
 
-    assert run(at=3, handler=hang_up_twice) == (3, "SIGHUP")
-
-    def interrupt_twice(engine):
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
-
+    assert run(at=3, handler=send(signal.SIGHUP, signal.SIGHUP)) == (3, "SIGHUP")
+    assert run(at=3, handler=send(signal.SIGTERM, signal.SIGTERM)) == (3, "SIGTERM")
     with pytest.raises(KeyboardInterrupt):
-        run(at=3, handler=interrupt_twice)
+        run(at=3, handler=send(signal.SIGTERM, signal.SIGINT))
 
 
-def test_a_termination_that_a_launcher_repeats_at_once_is_ignored_and_a_later_one_ends_the_process(monkeypatch):
-    def terminate_twice(engine):
+def step_for(seconds):
+    """A step of an environment that takes so long."""
+    checked_env.guarded(lambda: "Slow-v0", lambda: time.sleep(seconds))
+
+
+def test_a_call_of_an_environment_that_does_not_return_is_interrupted_after_a_signal(monkeypatch):
+    monkeypatch.setattr(Stopper, "GRACE", 0.1)
+
+    def hang():
         os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
+        step_for(20)
 
-    passed_on = []
-    with processes.handling([signal.SIGTERM], lambda number, frame: passed_on.append(number)):
-        assert run(at=3, handler=terminate_twice) == (3, "SIGTERM")
-        assert passed_on == []
-        monkeypatch.setattr(stopping, "REPEAT", -1.0)
-        run(at=3, handler=terminate_twice)
-    assert passed_on == [signal.SIGTERM]
+    with pytest.raises(CallInterrupted, match=r"did not return after SIGTERM.*test_stopping.py \(<lambda>\)") as error:
+        run(in_batch=hang)
+    assert error.value.exit_code == 143
+    assert error.value.__notes__ == ["Raised by Slow-v0"]
+
+
+def test_a_call_of_an_environment_that_does_not_return_is_interrupted_after_the_time_limit(monkeypatch):
+    monkeypatch.setattr(Stopper, "GRACE", 0.1)
+    with pytest.raises(CallInterrupted, match="did not return before the time limit"):
+        run(time_limit=since_process_start() + 0.5, in_batch=lambda: step_for(20))
+
+
+@pytest.mark.parametrize("work", [lambda: time.sleep(0.5), lambda: [step_for(0.05) for _ in range(10)]])
+def test_an_iteration_whose_calls_return_is_finished_however_long_it_takes(monkeypatch, work):
+    monkeypatch.setattr(Stopper, "GRACE", 0.1)
+    assert run(in_batch=lambda: [os.kill(os.getpid(), signal.SIGTERM), work()]) == (3, "SIGTERM")
+
+
+def test_a_long_iteration_prints_where_the_process_is(monkeypatch, capfd):
+    monkeypatch.setattr(Stopper, "PATIENCE", 0.1)
+    assert run(step_limit=5, in_batch=lambda: step_for(0.5)) == (5, STEPS)
+    assert re.search(r"Timeout.*File \".*test_stopping.py\", line \d+ in <lambda>", capfd.readouterr().err, re.DOTALL)
 
 
 def test_a_process_that_cannot_kill_itself_exits(monkeypatch):
