@@ -66,7 +66,7 @@ train: $(READY)  ## solve Pong and show it in TensorBoard; options: ARGS="--seed
 	    [ "$$ended" ] || kill -0 $$page 2>/dev/null || { ended=yes; echo "TensorBoard ended:"; tail -n 2 $$log; }; \
 	    sleep 1; done; \
 	  kill $$page 2>/dev/null; rm -f $$log ) & \
-	echo "Starting; importing PyTorch takes some seconds ..."; exec $(BIN)/python distributed/04_ppo_actors.py $(ARGS)
+	echo "Starting; importing PyTorch takes some seconds ..."; exec $(BIN)/python distributed/03_ppo_actors.py $(ARGS)
 
 play: $(READY)  ## watch the newest run's agent, or models/pong if there is no run; RUN=... or ARGS="--scores"
 	$(BIN)/python tools/play.py "$(RUN)" $(ARGS)

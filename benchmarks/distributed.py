@@ -21,7 +21,7 @@ from lib.actors.contract import Weights
 from lib.actors.engines import ENGINES, start_actors
 from lib.ppo.actor import ActorSettings
 from lib.ppo.data_parallel import DataParallelTrainer
-from lib.ppo.goal import GoalModel, GoalSettings, GoalTrainer
+from lib.ppo.fast import FastModel, FastSettings, FastTrainer
 from lib.ppo.learner import PPOLearner
 from lib.ppo.rollout import Rollout
 from lib.ppo.segments import Segments
@@ -51,7 +51,7 @@ CURVE_BIN = 5  # seconds between two points of the curve
 PLANNED_ACTORS = (1, 8, 64, 512)
 # A stack of four screens, an int64 action, four float32 numbers and two booleans.
 STEP_BYTES = 4 * 84 * 84 + 8 + 4 * 4 + 2
-SETTINGS = GoalSettings(minibatch=64, epochs=1, gamma=0.99, lam=0.95, clip=0.2, entropy=0.01, gradient_norm=1.0)
+SETTINGS = FastSettings(minibatch=64, epochs=1, gamma=0.99, lam=0.95, clip=0.2, entropy=0.01, gradient_norm=1.0)
 
 
 class Receiver:
@@ -74,7 +74,7 @@ def speed(rounds: int, go_on: bool) -> None:
     for number, (engine, actors) in tqdm(list(lab.turns(rounds, GROUPS))):
         if results.has(round=number, engine=engine, actors=actors):
             continue
-        rung = f"distributed/04_ppo_actors --engine {engine} --actors {actors}"
+        rung = f"distributed/03_ppo_actors --engine {engine} --actors {actors}"
         report = launch.timed(rung, "--stop-after", str(TIMED_STEPS))
         results.add(
             round=number,
@@ -94,8 +94,8 @@ def latency(rounds: int, go_on: bool) -> None:
         if results.has(round=number, engine=engine, actors=actors):
             continue
         acting = ActorSettings("slow:SlowCartPole-v0", actors, actors, LATENCY_ROLLOUT, seed=number, engine=engine)
-        model = GoalModel(acting.space, acting.n_actions)
-        trainer = GoalTrainer(model, torch.optim.Adam(model.parameters()), SETTINGS)
+        model = FastModel(acting.space, acting.n_actions)
+        trainer = FastTrainer(model, torch.optim.Adam(model.parameters()), SETTINGS)
         source = Segments(acting, PPOLearner(trainer))
         batches = iter(source)
         next(batches)
@@ -135,7 +135,7 @@ def sgd(rounds: int, go_on: bool) -> None:
     columns = ("round", "learners", "threads", "seconds")
     results = lab.Results("distributed/sgd", columns, lab.stamp(minibatch=256), go_on)
     two_learners = DataParallelTrainer(image_trainer(), 2)
-    trainers: dict[tuple[int, int], GoalTrainer | DataParallelTrainer] = {
+    trainers: dict[tuple[int, int], FastTrainer | DataParallelTrainer] = {
         (1, 1): image_trainer(),
         (1, 2): image_trainer(),
         (2, 1): two_learners,
@@ -154,12 +154,12 @@ def sgd(rounds: int, go_on: bool) -> None:
     two_learners.close()
 
 
-def image_trainer() -> GoalTrainer:
+def image_trainer() -> FastTrainer:
     """Return a trainer of a model for Pong."""
     torch.manual_seed(0)
-    model = GoalModel(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
+    model = FastModel(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
     optimizer = torch.optim.Adam(model.parameters(), 1e-5)
-    return GoalTrainer(model, optimizer, dataclasses.replace(SETTINGS, minibatch=256))
+    return FastTrainer(model, optimizer, dataclasses.replace(SETTINGS, minibatch=256))
 
 
 def random_rollout() -> Rollout:
@@ -190,7 +190,7 @@ def curves(seeds: int, go_on: bool) -> None:
         if results.has(seed=seed, actors=actors):
             continue
         limits = ("--set", f"envs={2 * actors}", "--seed", str(seed), "--time-limit", str(CURVE_SECONDS))
-        rung = f"distributed/04_ppo_actors --actors {actors}"
+        rung = f"distributed/03_ppo_actors --actors {actors}"
         with launch.finished_run(rung, *CURVE_OPTIONS, *limits, **environment) as run:
             frame = pd.read_csv(run / "episodes.csv")
         for number, own in frame.groupby((frame["seconds"] // CURVE_BIN).astype(int)):

@@ -29,9 +29,8 @@ IDEAS = {
     "06_fast_learner": "bfloat16, channels last, fused Adam",
     "07_pong_in_minutes": "three-step double DQN, a smaller network, fewer samples",
     "distributed/01_ppo": "textbook PPO",
-    "distributed/02_ppo_fast": "small network, normalised values, adaptive learning rate",
-    "distributed/03_ppo_goal": "schedules that follow the progress toward the goal",
-    "distributed/04_ppo_actors": "the same, with two actor processes",
+    "distributed/02_ppo_fast": "small network, normalised values, adaptive and annealed updates",
+    "distributed/03_ppo_actors": "the same, with two actor processes",
 }
 
 

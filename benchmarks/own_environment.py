@@ -27,7 +27,7 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from tqdm import tqdm
 
-PPO = "distributed/03_ppo_goal --game pong"
+PPO = "distributed/02_ppo_fast --game pong"
 DQN = "07_pong_in_minutes"
 BIN = 10_000  # agent steps between two points of a curve
 LAST = 50_000  # agent steps at the end of a run over which the table takes means
@@ -66,7 +66,7 @@ GAMES = {
         "examples.blocks",
         "Blocks-v0",
         900_000,
-        ("gamma=0.99", "entropy=0.02", "kl_target=none", "stop_reward=20", "final_temperature=1"),
+        ("gamma=0.99", "entropy=0.02", "kl_target=none", "stop_reward=20"),
     ),
     "snake-dqn": Game("examples.snake", "Snake-v0", 300_000, ENDLESS, goal=7.0, rung=DQN),
     "blocks-dqn": Game("examples.blocks", "Blocks-v0", 300_000, ENDLESS, rung=DQN),

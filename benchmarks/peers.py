@@ -42,7 +42,7 @@ import pandas as pd
 from matplotlib import pyplot as plt
 
 HERE = Path(__file__).parent / "peers"
-OWN = "distributed/04_ppo_actors"
+OWN = "distributed/03_ppo_actors"
 # Name of each peer's environment, and its command. CleanRL's script is in its checkout.
 PEERS = {
     "sb3-ppo": ("sb3", ["run_sb3.py", "ppo"]),
@@ -216,8 +216,7 @@ def is_solved(episodes: Sequence[Episode]) -> bool:
 
 def own_run(seed: int, time_limit: int) -> tuple[str, list[Episode]]:
     """Run this project and return the same as `play`. Its own clock starts with its process, too."""
-    options = ("--set", "confirm=false", "--seed", str(seed), "--time-limit", str(time_limit))
-    with launch.finished_run(OWN, *options) as run:
+    with launch.finished_run(OWN, "--seed", str(seed), "--time-limit", str(time_limit)) as run:
         frame = pd.read_csv(run / "episodes.csv")
         stopped = launch.result_of(run)["stopped"]
     return stopped, list(frame[["step", "seconds", "return"]].itertuples(index=False, name=None))

@@ -38,9 +38,9 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "02_n_envs --envs 3": DQN,
     "05_native_envs --envs 4": DQN,
     "chapter08/08_dqn_rainbow --envs 4": DQN,
-    "distributed/04_ppo_actors --actors 2": ENDLESS,
+    "distributed/03_ppo_actors --actors 2": ENDLESS,
 }
-KILLED = "distributed/04_ppo_actors --actors 2"  # script whose actors are killed
+KILLED = "distributed/03_ppo_actors --actors 2"  # script whose actors are killed
 COLUMNS = ("script", "seconds", "steps", "memory_mb", "handles", "threads", "processes", "event_kb", "killed", "report")
 INTERVAL = 10.0  # seconds between samples
 GROWTH = 0.05

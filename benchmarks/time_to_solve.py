@@ -55,7 +55,6 @@ COLUMNS = (
     "evaluation_distinct",
     *PARTS,
 )
-EVALUATION = 120  # seconds that a run goes on after the limit, so that an evaluation can confirm a goal reached in time
 EMULATOR_ENVS = 16  # games that are stepped together to time the emulator
 EMULATOR = "the emulator alone"
 # Timed agent steps of each rung: about 10 to 110 seconds of learning. PPO learns from the first rollout before its time
@@ -72,15 +71,14 @@ LADDER = {
     "07_pong_in_minutes": 8_000,
     "distributed/01_ppo": 40_960,
     "distributed/02_ppo_fast": 40_960,
-    "distributed/03_ppo_goal": 40_960,
-    "distributed/04_ppo_actors": 40_960,
+    "distributed/03_ppo_actors": 40_960,
 }
 GPU_SPEED = "solve/gpu-speed"
 ON_GPU = " --device cuda"
 GPU_RUNGS = {
     "distributed/01_ppo": 16_384,
     "distributed/02_ppo_fast": 40_960,
-    "distributed/04_ppo_actors --actors 8": 40_960,
+    "distributed/03_ppo_actors --actors 8": 40_960,
 }
 
 
@@ -139,7 +137,7 @@ def solve(script: str, seeds: Sequence[int], time_limit: int, overwrite: bool = 
         folder = lab.PROJECT / "runs" / "time-to-solve" / lab.slug(script) / f"seed{seed}"
         shutil.rmtree(folder, ignore_errors=True)  # an interrupted run
         emulator = emulator_speed()
-        limits = ("--seed", str(seed), "--runs-dir", str(folder), "--time-limit", str(time_limit + EVALUATION))
+        limits = ("--seed", str(seed), "--runs-dir", str(folder), "--time-limit", str(time_limit))
         try:
             launch.start(launch.command(script, *limits, "--quiet"))
         except SystemExit:
@@ -246,7 +244,7 @@ def time_to_goal(own: Solved) -> str:
 
     An unsolved run counts as slower than all others. If it were left out, the median would be too low.
     """
-    solved = confirmed(own)
+    solved = solved_in_time(own)
     if not solved.any():
         limit = f"in {own.stamped['settings']['time_limit']:,} s"
         return f"not {limit}" if len(solved) == 1 else f"none of {len(solved)} seeds {limit}"
@@ -256,20 +254,13 @@ def time_to_goal(own: Solved) -> str:
 
 def to_goal(own: Solved, amounts: pd.Series) -> pd.Series:
     """Return what each seed needed to solve the game, such as steps; infinity for an unsolved run."""
-    return amounts.where(confirmed(own), np.inf)
+    return amounts.where(solved_in_time(own), np.inf)
 
 
-def confirmed(own: Solved) -> pd.Series:
-    """Return for each seed whether it was solved in time, and its greedy play reached the goal as well.
-
-    Runs of earlier versions ended before greedy play confirmed the goal.
-    """
-    return (own.frame["stopped"] == "solved") & _in_time(own) & (own.frame["evaluation_mean"] >= float(GOAL))
-
-
-def _in_time(own: Solved) -> pd.Series:
-    """Return for each seed whether its seconds are within the time limit."""
-    return own.frame["seconds"] <= own.stamped["settings"]["time_limit"]
+def solved_in_time(own: Solved) -> pd.Series:
+    """Return for each seed whether its run was solved within the time limit."""
+    in_time = own.frame["seconds"] <= own.stamped["settings"]["time_limit"]
+    return (own.frame["stopped"] == "solved") & in_time
 
 
 def _emulator_steps(own: Solved) -> str:
@@ -281,7 +272,7 @@ def solve_table(results: list[Solved]) -> str:
     """Return a row per script: seconds and steps of its seeds, its speed, and the worst evaluation."""
     rows = []
     for own in results:
-        solved = own.frame[confirmed(own)]
+        solved = own.frame[solved_in_time(own)]
         speed = markup.spread(own.frame["steps_per_second"], 0)
         if solved.empty:
             rows.append((f"`{own.script}`", time_to_goal(own), "", "", speed, ""))
@@ -304,7 +295,7 @@ def short_solve_table(results: list[Solved]) -> str:
     """Return the README's table: time and steps of the scripts until they solved Pong."""
     rows = []
     for own in results:
-        steps = markup.spread(to_goal(own, own.frame["steps"]), 0) if confirmed(own).any() else ""
+        steps = markup.spread(to_goal(own, own.frame["steps"]), 0) if solved_in_time(own).any() else ""
         rows.append((f"`{own.script}`", time_to_goal(own), steps))
     return markup.table(("script", "time to solve Pong: median (range)", "agent steps"), rows)
 
@@ -313,8 +304,7 @@ def seeds_table(results: list[Solved]) -> str:
     """Return a row per script and seed: its end, its evaluation, and its seconds by part."""
     rows = []
     for own in results:
-        for row, in_time in zip(own.frame.to_dict("records"), _in_time(own), strict=True):
-            is_late = row["stopped"] == "solved" and not in_time
+        for row in own.frame.to_dict("records"):
             evaluated = not pd.isna(row["evaluation_mean"])
             evaluation = (
                 f"{row['evaluation_mean']:.1f} ± {row['evaluation_std']:.1f}, {row['evaluation_worst']:g}"
@@ -325,7 +315,7 @@ def seeds_table(results: list[Solved]) -> str:
                 (
                     f"`{own.script}`",
                     row["seed"],
-                    "solved after the limit" if is_late else row["stopped"],
+                    row["stopped"],
                     row["seconds"],
                     f"{row['steps']:,}",
                     row["episodes"],
@@ -391,7 +381,7 @@ def rung(text: str) -> str:
 def main() -> None:
     parser = lab.parser(__doc__)
     parser.add_argument("what", nargs="?", default="solve", choices=("solve", "speed", "tables"))
-    parser.add_argument("--script", type=rung, default="distributed/04_ppo_actors", help="script with its options")
+    parser.add_argument("--script", type=rung, default="distributed/03_ppo_actors", help="script with its options")
     parser.add_argument("--seeds", type=cli.positive, default=5, help="number of seeds (default: 5)")
     parser.add_argument("--first-seed", type=cli.positive, default=1, help="first seed (default: 1)")
     parser.add_argument(

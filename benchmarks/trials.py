@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compare settings of a script on Pong by ten whole runs each: agent steps until Pong is solved.
+"""Compare settings of a script on Pong by whole runs: agent steps until Pong is solved.
 
-    ./trials.py "distributed/02_ppo_fast" --seeds 101-110
-    ./trials.py "distributed/03_ppo_goal --without kl" --seeds 101-110 --against "distributed/03_ppo_goal"
-    ./trials.py tables                                     # only the table of notes/trials.md
+    ./trials.py "distributed/02_ppo_fast" --seeds 101-120
+    ./trials.py "distributed/02_ppo_fast --set lam=0.9" --seeds 101-120 --against "distributed/02_ppo_fast"
+    ./trials.py tables                                     # only the table of docs/ppo.md
 
 Two runs at a time, with a torch thread each. Steps do not depend on the load of the machine. Seconds do; measure those
 with time_to_solve.py. The same command continues an interrupted trial. At another commit, --overwrite deletes the old
@@ -14,57 +14,21 @@ in a clone, named by --label.
 import argparse
 import math
 import re
-import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import lab
 import launch
 import markup
 from lib import cli
-from lib.ppo.goal import SCHEDULES
 from significance import rank_test
-from time_to_solve import GOAL, Solved, rung, solved_results, time_to_goal, to_goal
+from time_to_solve import GOAL, rung
 
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-PAGE = "benchmarks/notes/trials.md"
-GOAL_TRIAL = "distributed/03_ppo_goal with confirm"
-# The trials that the README compares: greedy play has to confirm the goal in both.
-HAS_GOAL_SCHEDULES = {"distributed/02_ppo_fast": "no", GOAL_TRIAL: "**yes**"}
-SCHEDULES_TRIAL = f"{GOAL_TRIAL}, seeds 811 to 820"  # the reference of 03_ppo_goal --without SCHEDULE
-
-
-class Row(NamedTuple):
-    """A row of the table of Pong.
-
-    Attributes:
-        name: script with its options.
-        trial: label of its trial, or None.
-        reference: label of the trial that it is compared with, or None.
-        timed: script whose runs were timed, or None.
-    """
-
-    name: str
-    trial: str | None = None
-    reference: str | None = None
-    timed: str | None = None
-
-
-PONG = (
-    Row("01_ppo", timed="distributed/01_ppo"),
-    Row("02_ppo_fast", "distributed/02_ppo_fast", GOAL_TRIAL, "distributed/02_ppo_fast"),
-    Row("03_ppo_goal", GOAL_TRIAL, timed="distributed/03_ppo_goal"),
-    Row("03_ppo_goal", SCHEDULES_TRIAL),
-    *(
-        Row(f"03_ppo_goal --without {schedule}", f"distributed/03_ppo_goal --without {schedule}", SCHEDULES_TRIAL)
-        for schedule in SCHEDULES
-    ),
-    Row("04_ppo_actors", timed="distributed/04_ppo_actors"),
-)
-TEN_MINUTES = 600  # seconds
+PAGE = "docs/ppo.md"
 FOLDER = "trials"
 COLUMNS = ("seed", "steps_to_goal", "seconds_to_goal", "steps", "seconds", "mean_100", "greedy", "worst")
 
@@ -127,67 +91,13 @@ def table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
             )
         )
     return markup.table(
-        ("script", "seeds", "reached 18", "thousand steps to 18", "lowest greedy mean", "reference", "p"), rows
+        ("script", "seeds", "solved", "thousand agent steps", "lowest greedy mean", "reference", "p"), rows
     )
 
 
 def short(label: str) -> str:
     """Return a trial's label without the script's folder."""
     return label.rpartition("/")[2]
-
-
-def comparable(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> bool:
-    """Return whether all trials have the same seeds and number of steps; print a note if not."""
-    same = len({(stamped["settings"]["max_steps"], *sorted(frame.seed)) for frame, stamped in trials}) == 1
-    if not same:
-        print(
-            f"README.md keeps its table: {', '.join(HAS_GOAL_SCHEDULES)} differ in --max-steps or --seeds",
-            file=sys.stderr,
-        )
-    return same
-
-
-def goal_table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
-    """Return a row per trial of HAS_GOAL_SCHEDULES. Their other settings are the scripts' own for Pong."""
-    limits = {stamped["settings"]["max_steps"] for _, stamped in trials}
-    rows = []
-    for frame, stamped in trials:
-        label, (reached, steps) = stamped["settings"]["label"], reached_goal(frame)
-        rows.append((f"`{label.split()[0]}`", HAS_GOAL_SCHEDULES[label], f"{reached} seeds", steps))
-    return markup.table(
-        (
-            "script",
-            "goal schedules",
-            f"solved within {limits.pop():,} agent steps",
-            "thousand agent steps: median (range)",
-        ),
-        rows,
-    )
-
-
-def pong_table(trials: list[tuple[pd.DataFrame, lab.Stamp]], timed: list[Solved]) -> str:
-    """Return a row for each trial of PONG, and one for the runs that were timed alone on a quiet machine.
-
-    Trials with different --max-steps are not compared.
-    """
-    frames = {stamped["settings"]["label"]: frame for frame, stamped in trials}
-    limits = {stamped["settings"]["label"]: stamped["settings"]["max_steps"] for _, stamped in trials}
-    by_script = {own.script: own for own in timed}
-    rows = []
-    for row in PONG:
-        trial, reference = frames.get(row.trial), frames.get(row.reference)
-        own = by_script.get(row.timed)
-        if trial is not None:
-            p = ""
-            if reference is not None and limits[row.trial] == limits[row.reference]:
-                p = f"{rank_test(trial.steps_to_goal, reference.steps_to_goal):.2g}"
-            rows.append((f"`{row.name}`", seeds_of(trial), *reached_goal(trial), p, "", ""))
-        if own is not None:
-            frame = own.frame.assign(steps_to_goal=to_goal(own, own.frame["steps"]))
-            soon = f"{(to_goal(own, frame['seconds']) <= TEN_MINUTES).sum()} of {len(frame)}"
-            rows.append((f"`{row.name}`", seeds_of(frame), *reached_goal(frame), "", time_to_goal(own), soon))
-    header = ("script", "seeds", "solved", "thousand steps to solve", "p", "time to solve", "solved in ten minutes")
-    return markup.table(header, rows)
 
 
 def blocks() -> Iterator[markup.Block]:
@@ -197,15 +107,6 @@ def blocks() -> Iterator[markup.Block]:
     if trials:
         where = markup.measured_on(stamped for _, stamped in trials)
         yield markup.Block(PAGE, "trials", f"{table(trials)}\n\n{where}")
-    if any(stamped["settings"]["label"] == GOAL_TRIAL for _, stamped in trials):
-        timed = [own for own in solved_results() if own.script in {row.timed for row in PONG}]
-        used = [stamped for _, stamped in trials if stamped["settings"]["label"] in {row.trial for row in PONG}]
-        where = f"Steps: {markup.measured_on(used)} Seconds: {markup.measured_on(own.stamped for own in timed)}"
-        yield markup.Block(PAGE, "pong", f"{pong_table(trials, timed)}\n\n{where}")
-    compared = [trial for trial in trials if trial[1]["settings"]["label"] in HAS_GOAL_SCHEDULES]
-    if len(compared) == len(HAS_GOAL_SCHEDULES) and comparable(compared):
-        where = markup.measured_on(stamped for _, stamped in compared)
-        yield markup.Block("README.md", "goal", f"{goal_table(compared)}\n\n{where}")
 
 
 def script(text: str) -> str:
@@ -227,7 +128,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=seeds, default=seeds("101-110"), help="first and last seed (default: 101-110)")
     parser.add_argument("--label", help="name of the trial (default: the script with its options)")
     parser.add_argument("--against", help="name of the trial that this one is compared with")
-    parser.add_argument("--max-steps", type=cli.positive, default=800_000, help="steps of a run (default: 800,000)")
+    parser.add_argument("--max-steps", type=cli.positive, default=1_200_000, help="steps of a run (default: 1,200,000)")
     parser.add_argument("--overwrite", action="store_true", help="delete the earlier trial of this label first")
     parser.add_argument("--jobs", type=cli.positive, default=2, help="runs at a time (default: 2)")
     args = parser.parse_args()

@@ -31,7 +31,6 @@ class RunParameters(Checked):
         max_steps: agent steps after which an unsolved run stops.
         milestone: another mean return; the time at which a run first reaches it is recorded. None for no milestone.
         checkpoint_every: agent steps between checkpoints.
-        confirm: the game is solved only if greedy play reaches stop_reward, too; otherwise the run goes on.
     """
 
     env_name: str
@@ -42,7 +41,6 @@ class RunParameters(Checked):
     max_steps: int = 50_000_000
     milestone: float | None = None
     checkpoint_every: int = 20_000
-    confirm: bool = False
 
     @property
     def warm_up(self) -> int:
@@ -272,7 +270,7 @@ class FastPPOHyperparameters(PPOHyperparameters):
         share = min(1.0, steps / (self.anneal_steps or self.max_steps))
 
         def geometric(first: float, final: float) -> float:
-            return first * (min(first, final) / first) ** share
+            return first * math.pow(min(first, final) / first, share)
 
         return dataclasses.replace(
             self,
@@ -292,34 +290,10 @@ class FastPPOHyperparameters(PPOHyperparameters):
         require(self.anneal_steps is None or self.anneal_steps >= 1, self, "anneal_steps", "none or at least 1")
 
 
-@dataclasses.dataclass(kw_only=True)
-class GoalPPOHyperparameters(FastPPOHyperparameters):
-    """Hyperparameters of PPO that follows the progress toward `stop_reward`.
-
-    Attributes:
-        entropy: weight of the entropy bonus at first.
-        kl_final: value of `kl_target` when the mean return reaches stop_reward; None for a constant target.
-        final_temperature: temperature of the policy near the goal, 0.01 to 1.
-    """
-
-    kl_final: float | None = None
-    final_temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within(self, 0.01, 1.0, "final_temperature")
-        final, target = self.kl_final, self.kl_target
-        require(final is None or 0.0 < final <= LARGEST, self, "kl_final", "none, or above 0 and at most 1e30")
-        if target is not None:
-            require(final is None or final <= target, self, "kl_final", f"at most kl_target, {target}, or none")
-
-
 def kind_of(fields: Mapping[str, Any]) -> type[RunParameters]:
     """Return the type of recorded hyperparameters."""
     if "replay_size" in fields:
         return Hyperparameters
-    if "final_temperature" in fields:
-        return GoalPPOHyperparameters
     return FastPPOHyperparameters if "kl_target" in fields else PPOHyperparameters
 
 
@@ -469,15 +443,10 @@ _FASTER_ON_PONG: dict[str, Any] = {
     "learning_rate_max_final": 0.0005,
     "anneal_steps": 500_000,
 }
-_FINISH_ON_PONG: dict[str, Any] = {"kl_final": 0.003, "final_temperature": 0.25}
 
 # 01_ppo.py
 PPO_HYPERPARAMS = {name: PPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}
 
-# 02_ppo_fast.py
+# 02_ppo_fast.py and 03_ppo_actors.py
 PPO_FAST_HYPERPARAMS = {name: FastPPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}
 PPO_FAST_HYPERPARAMS["pong"] = dataclasses.replace(PPO_FAST_HYPERPARAMS["pong"], **_FASTER_ON_PONG)
-
-# 03_ppo_goal.py and 04_ppo_actors.py
-PPO_GOAL_HYPERPARAMS = {name: GoalPPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}
-PPO_GOAL_HYPERPARAMS["pong"] = dataclasses.replace(PPO_GOAL_HYPERPARAMS["pong"], **_FASTER_ON_PONG, **_FINISH_ON_PONG)

@@ -11,7 +11,6 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from lib.envs import vector_env
 from lib.ppo.fast import FastModel, FastSettings, FastTrainer
-from lib.ppo.goal import GoalModel, GoalSettings, GoalTrainer
 from lib.ppo.model import Model
 from lib.ppo.rollout import Rollout
 from lib.ppo.update import Trainer, UpdateSettings
@@ -84,31 +83,27 @@ def settings_of(kind=UpdateSettings, **changes):
 KINDS = {
     Model: (Trainer, UpdateSettings),
     FastModel: (FastTrainer, FastSettings),
-    GoalModel: (GoalTrainer, GoalSettings),
 }
 
 
-def assert_updates_agree_with_the_slow_twin(
-    kind, settings, updates, update=lambda trainer, rollout: trainer.update(rollout)
-):
+def assert_updates_agree_with_the_slow_twin(kind, settings, rollouts):
     """Update a model of 5 numbers and 4 actions and its slow twin; after each update, both have equal weights.
 
     Args:
         kind: class of the model.
         settings: settings of both.
-        updates: for each update, the steps of its rollout, and further arguments of `update` and of the twin's update.
-        update: function that updates with the model's trainer.
+        rollouts: steps of the rollout of each update.
     """
     model = kind(spaces.Box(-1.0, 1.0, (5,)), 4)
     twin = copy.deepcopy(model)
     optimizer, twin_optimizer = (torch.optim.Adam(each.parameters(), lr=3e-3, eps=1e-5) for each in (model, twin))
     trainer = KINDS[kind][0](model, optimizer, settings)
-    for steps, *rest in updates:
+    for steps in rollouts:
         rollout = random_rollout(steps, 6)
         generator_state = torch.get_rng_state()
-        update(trainer, rollout, *rest)
+        trainer.update(rollout)
         torch.set_rng_state(generator_state)
-        ppo_update.update(twin, twin_optimizer, rollout, settings, *rest)
+        ppo_update.update(twin, twin_optimizer, rollout, settings)
         assert optimizer.param_groups[0]["lr"] == pytest.approx(twin_optimizer.param_groups[0]["lr"])
         for (name, weights), expected in zip(model.state_dict().items(), twin.state_dict().values(), strict=True):
             assert torch.allclose(weights, expected, atol=1e-5), name

@@ -15,7 +15,7 @@ import torch
 from finished_runs import edit_params
 from lib import cli
 from lib.errors import UsageError
-from lib.hyperparameters import HYPERPARAMS, PPO_FAST_HYPERPARAMS, PPO_GOAL_HYPERPARAMS, PPO_HYPERPARAMS
+from lib.hyperparameters import HYPERPARAMS, PPO_FAST_HYPERPARAMS, PPO_HYPERPARAMS
 from lib.run import run_folder, run_json
 from lib.run.options import RunOptions
 from lib.run.overrides import explain
@@ -115,7 +115,7 @@ def test_set_checks_the_hyperparameters_of_ppo():
         cli.resolve(parser, ["--set", "clip=1.5"], "01_ppo")
 
 
-@pytest.mark.parametrize("table", [PPO_HYPERPARAMS, PPO_FAST_HYPERPARAMS, PPO_GOAL_HYPERPARAMS])
+@pytest.mark.parametrize("table", [PPO_HYPERPARAMS, PPO_FAST_HYPERPARAMS])
 def test_ppo_has_plain_settings_for_another_environment_unless_a_game_is_given(table):
     parser = cli.parser("Summary.", table)
     own, args = cli.resolve(parser, ["--env-id", "CartPole-v1"], "01_ppo")
@@ -242,12 +242,6 @@ def test_a_script_without_settings_for_own_environments_lists_its_games():
         resolve("--game", "own")
 
 
-def test_the_hyperparameters_of_a_game_do_not_ask_for_its_confirmation_in_another_environment():
-    parser = cli.parser("Summary.", PPO_HYPERPARAMS)
-    assert cli.resolve(parser, [], "01_ppo")[0].confirm
-    assert not cli.resolve(parser, ["--game", "pong", "--env-id", "CartPole-v1"], "01_ppo")[0].confirm
-
-
 def test_an_environment_without_a_registered_goal_has_none():
     params, _ = resolve("--env-id", "ALE/Freeway-v5")
     assert (params.env_name, params.run_name) == ("ALE/Freeway-v5", "ALE-Freeway-v5")
@@ -294,7 +288,7 @@ def test_the_settings_of_a_run_can_be_used_again(run):
     assert (args.envs, args.seed) == (4, 9)
 
 
-@pytest.mark.parametrize("table", [HYPERPARAMS, PPO_HYPERPARAMS, PPO_FAST_HYPERPARAMS, PPO_GOAL_HYPERPARAMS])
+@pytest.mark.parametrize("table", [HYPERPARAMS, PPO_HYPERPARAMS, PPO_FAST_HYPERPARAMS])
 def test_every_hyperparameter_is_explained(table):
     lines = explain(table["pong"]).splitlines()
     starts = [line.partition("=")[0] for line in lines if not line.startswith(" ")]
@@ -358,13 +352,13 @@ def test_a_resume_uses_the_default_of_an_option_that_was_added_later(run):
 def test_a_resume_takes_the_values_of_a_repeated_option_in_any_order(tmp_path):
     parser = cli.parser("Summary.")
     parser.add_argument("--without", action="append", default=[])
-    params, args = cli.resolve(parser, ["--runs-dir", str(tmp_path), "--without", "a", "--without", "b"], "03_ppo_goal")
-    run = run_folder.Run("03_ppo_goal", params, args)
+    params, args = cli.resolve(parser, ["--runs-dir", str(tmp_path), "--without", "a", "--without", "b"], "01_ppo")
+    run = run_folder.Run("01_ppo", params, args)
     run.close()
     resumed = ["--resume", str(run.path), "--without", "b", "--without", "b", "--without"]
-    assert cli.resolve(parser, [*resumed, "a"], "03_ppo_goal")[1].without == ["a", "b"]
+    assert cli.resolve(parser, [*resumed, "a"], "01_ppo")[1].without == ["a", "b"]
     with pytest.raises(UsageError, match="has other settings: --without is"):
-        cli.resolve(parser, [*resumed, "c"], "03_ppo_goal")
+        cli.resolve(parser, [*resumed, "c"], "01_ppo")
 
 
 @pytest.mark.parametrize(

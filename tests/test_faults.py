@@ -35,7 +35,7 @@ from running import (
 )
 
 EVALUATE, PLAY, REPORT = (PROJECT / f"tools/{name}.py" for name in ("evaluate", "play", "report"))
-PPO, GOAL, ACTORS = (PROJECT / f"distributed/{name}.py" for name in ("01_ppo", "03_ppo_goal", "04_ppo_actors"))
+PPO, ACTORS = (PROJECT / f"distributed/{name}.py" for name in ("01_ppo", "03_ppo_actors"))
 NATIVE = Path("chapter09/05_native_envs.py")
 EVIL = "from pathlib import Path\nPath(__file__).with_name('imported').touch()\n"
 
@@ -89,7 +89,7 @@ SMALL = {
     PARALLEL: (*SMALL_DQN, "--replay-ratio", 4),
     Path("chapter08/01_dqn_basic.py"): SMALL_DQN,
     Path("distributed/01_ppo.py"): SMALL_PPO,
-    Path("distributed/04_ppo_actors.py"): SMALL_PPO,
+    Path("distributed/03_ppo_actors.py"): SMALL_PPO,
 }
 
 
@@ -115,7 +115,7 @@ def test_a_wrong_environment_is_reported(tmp_path, script, how):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "script", [BASELINE, Path("chapter09/05_native_envs.py"), Path("distributed/04_ppo_actors.py")]
+    "script", [BASELINE, Path("chapter09/05_native_envs.py"), Path("distributed/03_ppo_actors.py")]
 )
 def test_a_loss_that_is_not_finite_because_of_the_environment_is_not_blamed_on_learning(tmp_path, script):
     small = SMALL_PPO if script.parts[0] == "distributed" else SMALL_DQN
@@ -213,7 +213,7 @@ def test_the_death_of_make_ends_training_and_tensorboard(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [BASELINE, NATIVE, Path("distributed/04_ppo_actors.py")])
+@pytest.mark.parametrize("script", [BASELINE, NATIVE, Path("distributed/03_ppo_actors.py")])
 def test_a_run_whose_folder_is_deleted_does_not_say_that_it_is_kept(tmp_path, script):
     small = (*(SMALL_PPO if script.parts[0] == "distributed" else SMALL_DQN), *assignments("checkpoint_every=64"))
     process = start(script, "--env-id", "fakes:Catch-v0", *small, "--quiet", "--runs-dir", tmp_path)
@@ -240,7 +240,7 @@ def test_a_path_with_spaces_and_other_letters_works_throughout(tmp_path):
         return process.stdout + process.stderr
 
     small = ("--env-id", "fakes:Shown-v0", *SMALL_PPO, "--quiet", "--stop-after", 640, "--record-every", 20)
-    output = call("distributed/04_ppo_actors.py", *small, "--runs-dir", runs)
+    output = call("distributed/03_ppo_actors.py", *small, "--runs-dir", runs)
     path = folder(runs)
     assert next((path / "videos").glob("*.webm"))
     [resume] = re.findall(r"^(.*--resume .*)  # ", output, re.M)
@@ -365,32 +365,13 @@ def test_processes_do_not_import_from_the_current_folder(tmp_path, script):
 
 
 def test_a_recorded_cluster_is_joined_only_if_the_user_names_it(refused, trained_run):
-    edit_params(trained_run, lambda params: params.update(script="04_ppo_actors"))
+    edit_params(trained_run, lambda params: params.update(script="03_ppo_actors"))
     edit_params(trained_run, lambda params: params["knobs"].update(engine="ray", address="127.0.0.1:45671"))
     message = refused(ACTORS, *resuming(trained_run))
     assert "was played on the Ray cluster at 127.0.0.1:45671. To join it again, add --address" in message
     message = refused(ACTORS, *resuming(trained_run), "--address", "127.0.0.1:45671")
     assert "127.0.0.1:45671" in message
     assert "needs --engine ray" not in message
-
-
-@pytest.mark.slow
-def test_a_run_from_before_the_ladder_can_be_evaluated_and_played_but_not_resumed(answer, refused, tmp_path):
-    """The script that is 03_ppo_goal today was named 01_ppo."""
-    options = ("--env-id", "fakes:Shown-v0", *SMALL_PPO, "--stop-after", 64, "--quiet", "--runs-dir", tmp_path)
-    assert run(Path("distributed/03_ppo_goal.py"), *options).returncode == 0
-    path = folder(tmp_path)
-    edit_params(path, lambda params: params.update(script="01_ppo"))
-    trust = ("--env-module", "fakes")
-    for tool, more in ((EVALUATE, (*trust, "--episodes", 2)), (PLAY, (*trust, "--record")), (REPORT, ())):
-        answer(tool, path, *more)
-    message = refused(PPO, "--resume", path, *trust)
-    assert "another version" in message
-    assert "this version of 01_ppo.py does not have final_temperature, kl_final, kl_target" in message
-    for script in (GOAL, ACTORS):
-        assert f"is a run of 01_ppo.py; resume it with that script, not {script.name}" in refused(
-            script, "--resume", path
-        )
 
 
 def test_nothing_is_written_through_a_hard_link(refused, trained_run, tmp_path):

@@ -28,7 +28,7 @@ esac
     python.chmod(0o755)
     process = make("train", "ARGS=--help", f"BIN={tmp_path}")
     assert "Starting; importing PyTorch takes some seconds ...\n" in process.stdout
-    assert "\nusage: distributed/04_ppo_actors.py --help\n" in process.stdout
+    assert "\nusage: distributed/03_ppo_actors.py --help\n" in process.stdout
     assert "\nTensorBoard: http://127.0.0.1:6007/\n" in process.stdout
 
 

@@ -323,7 +323,7 @@ def test_a_signal_in_the_iteration_that_solves_the_game_leaves_the_evaluation_to
         os.kill(os.getpid(), signal.SIGINT)
         return played
 
-    options = (*VECTORS, *SMALL_DQN, *assignments("stop_reward=-2", "confirm=true"), "--quiet")
+    options = (*VECTORS, *SMALL_DQN, *assignments("stop_reward=-2"), "--quiet")
     with monkeypatch.context() as patched:
         patched.setattr(evaluation, "evaluate", interrupted)
         code, output, errors = ends(BASELINE, *options, "--runs-dir", tmp_path)

@@ -15,7 +15,6 @@ from lib.envs.single_env import make_env, module_of
 from lib.errors import Fault, UsageError
 from lib.nets import noisy
 from lib.ppo.fast import FastModel
-from lib.ppo.goal import GoalModel
 from lib.ppo.model import Model
 from lib.run import checkpoint_reading, provenance, run_checks, run_json
 from lib.run.checkpoint_files import BEST, LAST, find_checkpoint, numbered, step_of
@@ -131,7 +130,7 @@ def build_network(weights: Mapping[str, torch.Tensor], space: spaces.Space[Any],
     net: nn.Module
     normalise = any(name.startswith("conv.body.") for name in weights)
     if any(name.startswith("policy.") for name in weights):
-        kind = GoalModel if "temperature" in weights else FastModel if "return_mean" in weights else Model
+        kind = FastModel if "return_mean" in weights else Model
         net = kind(space, n_actions)
     elif any(name.startswith("advantage.") for name in weights):
         hidden_bias = next((bias for name, bias in weights.items() if name.startswith("advantage.0.bias")), None)

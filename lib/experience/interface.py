@@ -47,10 +47,6 @@ class ExperienceSource(Protocol):
         """Return the current values of the METRICS. Some are means or rates since the last call."""
         return {}
 
-    def begin_trained(self) -> None:
-        """Note that the run begins with trained weights, before its first step."""
-        return None
-
     def start(self) -> None:
         """Start the processes that play, if there are any. Iterating does so, too.
 

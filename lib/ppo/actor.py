@@ -16,7 +16,7 @@ from lib.envs.vector_env import DiscreteVectorEnv, is_native, vector_frame_skip
 from lib.errors import UsageError, divisors
 from lib.experience.episodes import Episode
 from lib.experience.stream import EnvRange
-from lib.ppo.goal import GoalModel
+from lib.ppo.fast import FastModel
 from lib.ppo.rollout import Agent, Rollout, Sampler
 from lib.system.machine import cores, has_fast_bfloat16
 
@@ -184,7 +184,7 @@ class PPOActor:
         envs = acting.make_envs(acting.env_range(index).num_envs)
         with torch.random.fork_rng(devices=()):  # the initial weights must not change the learner's random numbers
             dtype = torch.bfloat16 if acting.bfloat16 and has_fast_bfloat16(torch.device("cpu")) else torch.float32
-            self._model = GoalModel(envs.single_observation_space, int(envs.single_action_space.n), dtype)
+            self._model = FastModel(envs.single_observation_space, int(envs.single_action_space.n), dtype)
         self._version = -1
         self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.env_range(index))
         self._resets: list[Reset] = []

@@ -8,7 +8,7 @@ import torch
 from lib.actors.contract import Weights
 from lib.ppo.actor import Segment
 from lib.ppo.data_parallel import DataParallelTrainer
-from lib.ppo.goal import GoalTrainer
+from lib.ppo.fast import FastTrainer
 from lib.ppo.rollout import Rollout
 
 
@@ -23,18 +23,15 @@ class PPOLearner:
         trainer: trainer of the model.
         learners: number of learners.
         version: version of the weights; it grows by one with every change.
-        oldest_usable: first version whose policy has the current temperature. Segments of earlier versions are from
-            another policy, whose probability ratios are mostly outside the clip range.
 
     Raises:
         UsageError: if this number of learners cannot share the minibatches.
     """
 
-    def __init__(self, trainer: GoalTrainer, learners: int = 1):
+    def __init__(self, trainer: FastTrainer, learners: int = 1):
         self.trainer = trainer
         self.learners = learners
         self.version = 0
-        self.oldest_usable = 0
         self._data_parallel = DataParallelTrainer(trainer, learners) if learners > 1 else None
 
     def train(self, segments: Sequence[Segment]) -> dict[str, float]:
@@ -49,8 +46,6 @@ class PPOLearner:
         trainer = self._data_parallel or self.trainer
         metrics = trainer.update(join_segments(segments))
         self.version += 1
-        if self.trainer.changed_temperature:
-            self.oldest_usable = self.version
         return metrics
 
     def normalise_by(self, segments: Sequence[Segment]) -> None:
@@ -69,13 +64,12 @@ class PPOLearner:
             self._data_parallel.close()
 
     def state_dict(self) -> dict[str, int]:
-        """Return the versions; the model and the optimizer are saved separately."""
-        return {"version": self.version, "oldest_usable": self.oldest_usable}
+        """Return the version; the model and the optimizer are saved separately."""
+        return {"version": self.version}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Restore the versions."""
+        """Restore the version."""
         self.version = state["version"]
-        self.oldest_usable = state.get("oldest_usable", 0)  # earlier versions of the project saved none
 
 
 def join_segments(segments: Sequence[Segment]) -> Rollout:

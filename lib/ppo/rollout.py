@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,10 +12,9 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch.nn import functional as F
 
-from lib.experience.stream import EnvRange, Step, Stream
+from lib.experience.stream import EnvRange, Stream
 from lib.nets.encoders import channels_last
 from lib.ppo.model import ActorCritic
-from lib.ppo.progress import Progress
 from lib.system import memory
 from lib.system.machine import torch_threads
 from lib.system.transfer import to_device
@@ -123,7 +122,6 @@ class Sampler(Stream):
         env_range: part of the run's environments that this sampler plays; None for all.
 
     Attributes:
-        progress: progress of the mean return of recent episodes, `num_envs` of them, but at least Progress.LEAST.
         clock: seconds spent in each of PARTS.
 
     Raises:
@@ -139,27 +137,6 @@ class Sampler(Stream):
         require_memory(space, envs.num_envs, steps)
         self.agent = agent
         self.steps = steps
-        self.progress = Progress(envs.num_envs)
-
-    def step(self, actions: np.ndarray) -> Step:
-        """Step each environment once, and record the returns of finished episodes; see Stream.step."""
-        episodes_before = len(self._episodes)
-        step = super().step(actions)
-        for episode in self._episodes[episodes_before:]:
-            self.progress.add(episode.total)
-        return step
-
-    def begin_trained(self) -> None:
-        self.progress.trained = True
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the stream, including the progress."""
-        return super().state_dict() | {"progress": self.progress.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state that `state_dict` returned; see Stream.load_state_dict."""
-        super().load_state_dict(state)
-        self.progress.load_state_dict(state["progress"])
 
     def __iter__(self) -> Iterator[Rollout]:
         """Yield rollouts forever. Each rollout overwrites the tensors of the previous one."""
@@ -193,7 +170,6 @@ class Sampler(Stream):
         """
         before = copy.copy(self)
         before._snapshot, before._episodes = self._snapshot.copy(), list(self._episodes)
-        before.progress = copy.deepcopy(self.progress)
         try:
             self.begin()
             # One thread is enough for a small batch, and idle torch threads would spin on the emulators' cores. torch

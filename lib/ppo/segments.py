@@ -27,9 +27,8 @@ from lib.experience.interface import ExperienceSource, Stopped
 from lib.experience.snapshot import REPLAYING, Snapshot
 from lib.experience.stream import EnvRange, snapshot_of
 from lib.ppo.actor import ActorSettings, EndedEpisode, PPOActor, Reset, Segment
-from lib.ppo.goal import GoalModel
+from lib.ppo.fast import FastModel
 from lib.ppo.learner import PPOLearner
-from lib.ppo.progress import Progress
 from lib.ppo.rollout import channels_first, require_memory
 from lib.system.clock import Stopwatch, since_process_start
 from lib.system.progress import TaskProgress
@@ -43,9 +42,8 @@ class Segments(ExperienceSource):
     Synchronous: all segments are played with the newest weights, while the learner waits.
 
     Asynchronous: an actor that has delivered a segment starts the next one at once, with the newest weights available.
-    The learner takes segments in order of arrival. It drops those that are too old and those that were played at
-    another temperature. For the others, PPO's probability ratio corrects the lag, because its denominator is the policy
-    that chose the actions.
+    The learner takes segments in order of arrival. It drops those that are too old. For the others, PPO's probability
+    ratio corrects the lag, because its denominator is the policy that chose the actions.
 
     Args:
         acting: settings of the actors.
@@ -55,7 +53,6 @@ class Segments(ExperienceSource):
 
     Attributes:
         steps_done: agent steps of all segments so far, including dropped ones.
-        progress: progress of the mean return of recent episodes, `acting.envs` of them, but at least Progress.LEAST.
         clock: seconds that the learner has spent in "wait".
         on_step: function that is called with the number of agent steps in segments that have arrived.
         dropped: number of segments that were dropped.
@@ -63,7 +60,7 @@ class Segments(ExperienceSource):
 
     Raises:
         UsageError: if the segments do not fit into free memory.
-        TypeError: if the learner's model is not a GoalModel.
+        TypeError: if the learner's model is not a FastModel.
     """
 
     PARTS = ("wait",)
@@ -71,10 +68,10 @@ class Segments(ExperienceSource):
     START_UP_SECONDS = 5  # approximate start-up time of the actors in seconds
 
     def __init__(self, acting: ActorSettings, learner: PPOLearner, max_lag: int | None = None):
-        if type(learner.trainer.model) is not GoalModel:
+        if type(learner.trainer.model) is not FastModel:
             raise TypeError(
                 f"the model is of class {type(learner.trainer.model).__name__}, and actors act with "
-                "lib.ppo.goal.GoalModel; change that class, or copy 03_ppo_goal.py, which has no actors"
+                "lib.ppo.fast.FastModel; change that class, or copy 02_ppo_fast.py, which has no actors"
             )
         if max_lag is not None and acting.engine == "inline":
             log.warning("Inline actors play only while the learner waits; --async does not make them faster.")
@@ -89,7 +86,6 @@ class Segments(ExperienceSource):
         self.learner = learner
         self.max_lag = max_lag
         self.steps_done = 0
-        self.progress = Progress(acting.envs)
         self.clock = Stopwatch()
         self.dropped = 0
         self.actors: Actors | None = None
@@ -206,7 +202,7 @@ class Segments(ExperienceSource):
                 else:
                     actors.order(index)
                 lag = self.learner.version - segment.version
-                if lag > max_lag or segment.version < self.learner.oldest_usable:
+                if lag > max_lag:
                     self.dropped += 1
                 else:
                     self._lags.append(lag)
@@ -228,7 +224,6 @@ class Segments(ExperienceSource):
         for episode, trace in sorted(ended, key=lambda pair: pair[0].segment_step):
             step = self.steps_done + (episode.segment_step + 1) * num_envs * len(segments)
             self._episodes.append(Episode(episode.total, episode.length, step, since_process_start(), trace))
-            self.progress.add(episode.total)
         steps = sum(len(segment) for _, segment in segments)
         self._played += steps
         self.steps_done += steps
@@ -256,15 +251,11 @@ class Segments(ExperienceSource):
         episodes, self._episodes = self._episodes, []
         return episodes
 
-    def begin_trained(self) -> None:
-        self.progress.trained = True
-
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, the progress, and the snapshot of every actor after its last counted segment."""
+        """Return the counters and the snapshot of every actor after its last counted segment."""
         return {
             "steps_done": self.steps_done,
             "actors": [handle.state_dict() for handle in self._handles],
-            "progress": self.progress.state_dict(),
             "episodes": pack_episodes(self._episodes),
         }
 
@@ -273,7 +264,6 @@ class Segments(ExperienceSource):
         self.steps_done = state["steps_done"]
         for handle, saved in zip(self._handles, state["actors"], strict=True):
             handle.load_state_dict(saved)
-        self.progress.load_state_dict(state["progress"])
         self._episodes = unpack_episodes(state["episodes"])
 
 
@@ -329,7 +319,6 @@ class _Handle:
             "steps_done": self._steps_done,
             "snapshot": self._snapshot.state_dict(),
             "episodes": [],
-            "progress": Progress(self._env_range.num_envs).state_dict(),
         }
 
     def state_dict(self) -> dict[str, Any]:

@@ -223,12 +223,10 @@ def _usual_params(hyperparams: Mapping[str, RunParameters], game: str, env_id: s
         raise UsageError(f"--game {OWN} needs --env-id, the id of your environment")
     if env_id is None:
         return hyperparams[game]
-    # The game's own goal, and how it is confirmed, mean nothing in another environment.
+    # The game's own goal means nothing in another environment.
     name, goal = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id)[:LONGEST_ID], reward_threshold(env_id)
     try:
-        return dataclasses.replace(
-            hyperparams[game], env_name=env_id, run_name=name, stop_reward=goal, milestone=None, confirm=False
-        )
+        return dataclasses.replace(hyperparams[game], env_name=env_id, run_name=name, stop_reward=goal, milestone=None)
     except ValueError as error:
         raise UsageError(f"--env-id {env_id!r} names no environment: {error}") from error
 
@@ -241,7 +239,7 @@ def _with_values(
     if env_id is not None:
         # A run on another environment says nothing about the goal of this one.
         is_other = given.of_run and config.get("env_name") != without_options(env_id)
-        left_out = {"env_name", *(("run_name", "stop_reward", "milestone", "confirm") if is_other else ())}
+        left_out = {"env_name", *(("run_name", "stop_reward", "milestone") if is_other else ())}
         config = {name: value for name, value in config.items() if name not in left_out}
     elif without_options(config.get("env_name", params.env_name)) != without_options(params.env_name):
         raise UsageError(

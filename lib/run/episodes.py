@@ -36,8 +36,6 @@ STATE = {
     "best_mean": NUMBER,
     "reached": Each(Each(NUMBER)),
     "seconds": NUMBER,
-    "asked": Each(NUMBER),
-    "refused_at": (int, NoneType),
     "early": [NUMBER],
 }
 
@@ -47,10 +45,9 @@ CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
 class Episodes:
     """Count finished episodes and fire ptan's episode events.
 
-    The game is solved when, after an iteration, the mean return of the last 100 episodes reaches stop_reward and
-    `confirm`, if there is one, returns True. For each episode, engine.state gets what ptan's handlers set: episode,
-    episode_reward, episode_steps, and the metrics reward, steps, avg_reward, avg_steps and time_passed; also the
-    metrics end_step and mean_100.
+    The game is solved when, after an iteration, the mean return of the last 100 episodes reaches stop_reward. For each
+    episode, engine.state gets what ptan's handlers set: episode, episode_reward, episode_steps, and the metrics reward,
+    steps, avg_reward, avg_steps and time_passed; also the metrics end_step and mean_100.
 
     Args:
         exp_source: experience source whose finished episodes are counted.
@@ -61,8 +58,6 @@ class Episodes:
             work first.
 
     Attributes:
-        confirm: function that `request_confirmation` calls. It returns whether the game is solved, or None if it cannot
-            tell. After False it is called again when CONFIRM_INTERVAL more episodes have ended.
         count: number of finished episodes.
         last: the newest of them.
         returns: returns of the last 100 episodes.
@@ -75,7 +70,6 @@ class Episodes:
     """
 
     MINIMUM = 10  # fewest episodes whose mean can be the best
-    CONFIRM_INTERVAL = WINDOW // 2  # episodes after a refusal until `confirm` is called again
     # Episodes of an agent that has hardly learnt: if their mean reaches the goal, the goal is too low.
     FIRST = 50
     FIRST_PER_ENV = 6  # at least this many per environment, because the first episodes to end are short
@@ -91,7 +85,6 @@ class Episodes:
         self.exp_source = exp_source
         self.stop_reward = stop_reward
         self.milestone = milestone
-        self.confirm: Callable[[], bool | None] | None = None
         self.count = 0
         self.last: Episode | None = None
         self.returns: deque[float] = deque(maxlen=WINDOW)
@@ -102,8 +95,6 @@ class Episodes:
         # Run time of earlier processes, if the run is resumed. If this run owns the process, its time begins with the
         # process; otherwise it begins now.
         self.seconds_before = 0.0 if owns_process else -since_process_start()
-        self._goal_reached_at: dict[str, float] = {}  # moment of the mean; {} unless `confirm` still has to answer
-        self._rejected_at: int | None = None  # number of episodes when `confirm` last returned False
         # Return of all episodes, and the number of them whose mean is compared with the goal; 0 afterwards.
         self._early_total = 0.0
         self._early_count = 0 if trained or stop_reward is None else self.FIRST
@@ -126,35 +117,6 @@ class Episodes:
         # Within an iteration, the mean of short episodes may pass the goal by chance and fall below it again.
         if episodes:
             self._check_bounds(engine)
-
-    def request_confirmation(self, engine: Engine) -> None:
-        """Call `confirm` if the mean return has reached stop_reward, and fire BOUND_REWARD_REACHED if it returns True.
-
-        Called after each iteration, and on resuming a run that was stopped during the evaluation.
-        """
-        if self.confirm is None or self.solved is not None:
-            return
-        if not self.awaits_confirmation:
-            too_soon = self._rejected_at is not None and self.count < self._rejected_at + self.CONFIRM_INTERVAL
-            if too_soon or not self._is_at(self.stop_reward):
-                return
-            self._goal_reached_at = self._moment(engine)
-        confirmed = self.confirm()
-        if confirmed is None:
-            return
-        moment, self._goal_reached_at = self._goal_reached_at, {}
-        if confirmed:
-            self._record(self.stop_reward, moment)
-            self.best_mean = max(self.best_mean, self.mean)
-            engine.fire_event(EpisodeEvents.BEST_REWARD_REACHED)  # a higher mean may have been refused before
-            engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
-        else:
-            self._rejected_at = self.count
-
-    @property
-    def awaits_confirmation(self) -> bool:
-        """Whether the mean has reached stop_reward and `confirm` has not answered yet."""
-        return bool(self._goal_reached_at)
 
     @property
     def steps(self) -> int:
@@ -229,8 +191,7 @@ class Episodes:
 
     def _check_bounds(self, engine: Engine) -> None:
         for bound in (self.milestone, self.stop_reward):
-            needs_confirmation = self.confirm is not None and bound == self.stop_reward
-            if self._is_at(bound) and str(bound) not in self.reached and not needs_confirmation:
+            if self._is_at(bound) and str(bound) not in self.reached:
                 self._record(bound, self._moment(engine))
         if self.solved is not None and self._is_at(self.stop_reward):
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
@@ -262,8 +223,6 @@ class Episodes:
             "best_mean": self.best_mean,
             "reached": self.reached,
             "seconds": self.seconds,
-            "asked": self._goal_reached_at,
-            "refused_at": self._rejected_at,
             "early": [self._early_total, self._early_count],
         }
 
@@ -278,8 +237,6 @@ class Episodes:
         self.best_mean = state["best_mean"]
         self.reached = state["reached"]
         self.seconds_before += state["seconds"]
-        self._goal_reached_at = state.get("asked", {})  # earlier versions saved neither this nor the next
-        self._rejected_at = state.get("refused_at")
 
 
 class EpisodeFile:

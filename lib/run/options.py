@@ -12,7 +12,7 @@ from lib.system.files import PROJECT
 
 DEFAULT_RUNS_DIR = PROJECT / "runs"
 
-# Options of cli.add_engine_options, and --actor-cpus of 04_ppo_actors.py.
+# Options of cli.add_engine_options, and --actor-cpus of 03_ppo_actors.py.
 ACTOR_OPTIONS = frozenset({"engine", "patience", "address", "actor_cpus"})
 
 

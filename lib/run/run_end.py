@@ -80,7 +80,7 @@ class RunEnd:
         is_complete = stopped == STEPS and self._parts.options.stop_after is None
         if evaluation is None or not (stopped == SOLVED or is_complete) or not self._parts.episodes.count:
             return
-        if not self._signals or evaluation.has_confirmed:
+        if not self._signals:
             evaluate = partial(evaluation.write, result)
             self._signals += run_optional("evaluation", evaluate)
 

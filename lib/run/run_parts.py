@@ -112,8 +112,6 @@ class RunParts:
             trained=options.init is not None,
             owns_process=options.owns_process,
         )
-        if options.init is not None:
-            source.begin_trained()
         self.speed = Speed(source, params.log_every)
         every = options.evaluate_every
         self.periodic_evaluation = evaluation.PeriodicEvaluation(every) if every else None

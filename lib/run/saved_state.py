@@ -137,7 +137,6 @@ class SavedState:
 
     def _end_if_done(self, engine: Engine) -> None:
         episodes, stopper = self._parts.episodes, self._parts.stopper
-        episodes.request_confirmation(engine)  # the run may have been stopped before it was confirmed
         if episodes.solved is not None:
             stopper.solved(engine)
         elif self._parts.is_at_step_limit():
@@ -189,7 +188,7 @@ class SavedState:
         return bool(run_json.read_json(file, run_json.FILES)["files"])
 
     def _require_steps_left(self) -> None:
-        """Refuse a run at its step limit, unless its result, evaluation or confirmation is still missing."""
+        """Refuse a run at its step limit, unless its result or evaluation is still missing."""
         parts = self._parts
         path, steps = parts.run.path, parts.steps()
         result = parts.run.read_result()
@@ -198,7 +197,7 @@ class SavedState:
             return  # it will only be evaluated; see RunEnd
         if parts.is_at_step_limit():
             would_be_evaluated = lacks_evaluation and parts.options.stop_after is None
-            if not result or would_be_evaluated or parts.episodes.awaits_confirmation:
+            if not result or would_be_evaluated:
                 return
             if lacks_evaluation and steps >= parts.params.max_steps:
                 raise UsageError(

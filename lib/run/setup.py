@@ -254,11 +254,9 @@ class _Setup:
         ).attach(parts.engine)
 
     def attach_final_evaluation(self) -> None:
-        """Prepare the final evaluation, which decides whether the game is solved if `confirm` is set."""
+        """Prepare the final evaluation."""
         parts = self._parts
         if parts.save is None:
-            if parts.params.confirm:
-                log.warning("Greedy play will not confirm the goal, because setup_ignite was called without save.")
             return
         self._final_evaluation = FinalEvaluation(
             parts.policy(),
@@ -266,12 +264,7 @@ class _Setup:
             parts.options,
             parts.run,
             parts.episodes,
-            parts.stopper.should_stop,
-            self._untimed,
         )
-        if parts.params.confirm:
-            parts.episodes.confirm = self._final_evaluation.confirm
-            parts.engine.add_event_handler(Events.ITERATION_COMPLETED, parts.episodes.request_confirmation)
 
     def attach_stopping(self, tuner_reward_episode: int, tuner_reward_min: float | None) -> None:
         """Stop when the game is solved, at a limit, or on a signal; stop a hopeless trial."""

@@ -14,7 +14,7 @@ from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
 from lib.nets import losses
 from lib.nets.masking import MaskSplitter
-from lib.ppo.goal import GoalModel
+from lib.ppo.fast import FastModel
 from lib.ppo.model import Model
 from lib.run.policy import GreedyPolicy
 
@@ -29,7 +29,7 @@ NETWORKS = {
     "normalising": lambda space: dqn_model.DQN(space, 7, normalise=True),
     "rainbow": lambda space: dqn_extra.ExtendedDQN(space, 7, dueling=True, sigma=0.5, support=SUPPORT),
     "ppo": lambda space: Model(space, 7),
-    "ppo with a goal": lambda space: GoalModel(space, 7),
+    "fast ppo": lambda space: FastModel(space, 7),
 }
 
 
@@ -43,7 +43,7 @@ def make_net(name, space, states):
                 weights.zero_()
             elif parameter.startswith(("policy", "advantage")):
                 weights.mul_(10)
-    if name == "ppo with a goal":
+    if name == "fast ppo":
         net.normalise_by(torch.from_numpy(states).movedim(1, -1) if states.ndim == 4 else torch.from_numpy(states))
     return net
 
@@ -87,11 +87,11 @@ def states_of(space, count=1000):
     ("name", "space"),
     [
         ("rainbow", MASKED_BOARD),
-        ("ppo with a goal", IMAGE),
+        ("fast ppo", IMAGE),
         ("ppo", MASKED_VECTOR),
         ("basic", VECTOR),
-        *(pytest.param(name, IMAGE, marks=pytest.mark.long) for name in NETWORKS if name != "ppo with a goal"),
-        *(pytest.param(name, MASKED_BOARD, marks=pytest.mark.long) for name in ("ppo", "ppo with a goal")),
+        *(pytest.param(name, IMAGE, marks=pytest.mark.long) for name in NETWORKS if name != "fast ppo"),
+        *(pytest.param(name, MASKED_BOARD, marks=pytest.mark.long) for name in ("ppo", "fast ppo")),
     ],
 )
 def test_actions_are_equal_on_many_states(tmp_path, name, space):

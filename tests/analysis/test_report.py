@@ -289,7 +289,7 @@ def labels_outside(axis):
 
 
 def test_no_text_in_a_picture_touches_another(monkeypatch, tmp_path):
-    name = "04_ppo_actors-learning_rate=0.0003-batch_size=128-gamma=0.999-" + "-".join(f"knob{n}=1" for n in range(9))
+    name = "03_ppo_actors-learning_rate=0.0003-batch_size=128-gamma=0.999-" + "-".join(f"knob{n}=1" for n in range(9))
     one = add_scalars(make_run(tmp_path / "one", script=name, episodes=5_000), 5_000)
     two = make_run(tmp_path / "two", 123_456, script="01_ppo", learning_rate=1.25e-7, episodes=40)
     touching = []

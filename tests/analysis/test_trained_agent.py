@@ -13,7 +13,6 @@ from lib.envs import single_env
 from lib.errors import UsageError
 from lib.nets import losses
 from lib.ppo.fast import FastModel
-from lib.ppo.goal import GoalModel
 from lib.ppo.model import Model
 from lib.run import provenance
 from lib.run.checkpoint_files import find_checkpoint
@@ -22,12 +21,6 @@ from lib.run.policy import GreedyPolicy
 IMAGE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 SUPPORT = losses.support(-2.0, 2.0, 5)
-
-
-def tempered(space):
-    net = GoalModel(space, 6)
-    net.temperature.fill_(0.5)
-    return net
 
 
 NETWORKS = {
@@ -45,7 +38,6 @@ NETWORKS = {
     "normalising rainbow": lambda space: dqn_extra.ExtendedDQN(space.shape, 6, dueling=True, sigma=0.1, normalise=True),
     "ppo": lambda space: Model(space, 6),
     "fast ppo": lambda space: FastModel(space, 6),
-    "ppo with a goal": tempered,
 }
 
 
@@ -61,7 +53,7 @@ def states_of(space):
 def test_a_network_is_rebuilt_from_its_weights(name, space):
     torch.manual_seed(1)
     net, states = NETWORKS[name](space), states_of(space)
-    if name in ("fast ppo", "ppo with a goal"):
+    if name == "fast ppo":
         net.body.normalise_by(torch.from_numpy(states).movedim(1, -1) if space is IMAGE else torch.rand(5, 3))
     if name.startswith("normalising"):
         net.conv.normalise_by(torch.from_numpy(states))

@@ -69,8 +69,7 @@ def test_every_package_of_a_peer_is_pinned():
 def test_this_project_is_measured_by_its_own_files_and_clock(tmp_path, monkeypatch):
     @contextlib.contextmanager
     def finished_run(rung, *options):
-        expected = ("--set", "confirm=false", "--seed", "3", "--time-limit", "600")  # the others need no confirmation
-        assert (rung, options) == ("distributed/04_ppo_actors", expected)
+        assert (rung, options) == ("distributed/03_ppo_actors", ("--seed", "3", "--time-limit", "600"))
         yield tmp_path
 
     monkeypatch.setattr(launch, "finished_run", finished_run)

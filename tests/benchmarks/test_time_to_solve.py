@@ -47,11 +47,10 @@ def test_a_goal_that_was_reached_after_the_limit_does_not_count():
         {
             "stopped": ["solved", "solved", "solved", "time limit"],
             "seconds": [600.0, 600.1, 9.0, 720.0],
-            "evaluation_mean": [18.0, 20.0, 17.9, None],
         }
     )
     own = time_to_solve.Solved("x", "solve/x", frame, {"settings": {"time_limit": 600}})
-    assert time_to_solve.confirmed(own).tolist() == [True, False, False, False]
+    assert time_to_solve.solved_in_time(own).tolist() == [True, False, True, False]
 
 
 def test_results_are_kept_apart_by_script_and_options():

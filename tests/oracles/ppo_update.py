@@ -5,11 +5,10 @@ import torch
 from oracles import gae
 
 
-def update(model, optimizer, rollout, settings, progress=None):
+def update(model, optimizer, rollout, settings):
     """Learn from a rollout with the permutations that Trainer.update draws.
 
-    With a FastModel and FastSettings, values are normalised and the learning rate adapts. `progress` is None without a
-    goal. With one, the model is a GoalModel.
+    With a FastModel and FastSettings, values are normalised and the learning rate adapts.
     """
     is_fast = hasattr(model, "normalise_values")
     estimates = torch.tensor(
@@ -25,14 +24,10 @@ def update(model, optimizer, rollout, settings, progress=None):
     ).flatten()
     states, actions, old = (getattr(rollout, name).flatten(0, 1) for name in ("states", "actions", "log_probs"))
     returns = estimates + rollout.values.flatten()
-    epochs, entropy_weight, target = settings.epochs, settings.entropy, getattr(settings, "kl_target", None)
+    target = getattr(settings, "kl_target", None)
     if is_fast:
         model.normalise_values(returns)  # once per update
-    if progress is not None:
-        target += progress * (settings.kl_final - settings.kl_target)
-        epochs = epochs if progress < 0.95 else 1
-        entropy_weight *= 1.0 - progress
-    for _ in range(epochs):
+    for _ in range(settings.epochs):
         divergences = []
         for batch in torch.randperm(len(returns)).split(settings.minibatch):
             logits, values = model(states[batch])
@@ -46,7 +41,7 @@ def update(model, optimizer, rollout, settings, progress=None):
                 surrogate = min(ratio * advantage, clipped * advantage)
                 error = (values[row] - returns[index]) / (model.return_std if is_fast else 1.0)
                 entropy = -sum(p * p.log() for p in probabilities)
-                losses.append(-surrogate + 0.5 * error**2 - entropy_weight * entropy)
+                losses.append(-surrogate + 0.5 * error**2 - settings.entropy * entropy)
                 divergences.append((ratio - 1.0 - ratio.log()).item())
             optimizer.zero_grad()
             (sum(losses) / len(losses)).backward()
@@ -58,7 +53,5 @@ def update(model, optimizer, rollout, settings, progress=None):
         divergence = sum(divergences) / len(divergences)
         if target is not None and divergence > 2 * target:
             optimizer.param_groups[0]["lr"] /= 1.5
-        elif target is not None and epochs > 1 and divergence < target / 2:
+        elif target is not None and settings.epochs > 1 and divergence < target / 2:
             optimizer.param_groups[0]["lr"] *= 1.5
-    if progress is not None and progress >= 0.75:
-        model.temperature.fill_(settings.final_temperature)

@@ -6,14 +6,13 @@ import torch
 
 from fakes import MASKED, first_states
 from lib.ppo.fast import FastModel
-from lib.ppo.goal import GoalModel
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent
 from lib.ppo.update import Trainer, Transitions, UpdateSettings
 from lib.run.policy import GreedyPolicy
 
 
-@pytest.mark.parametrize("kind", [Model, FastModel, GoalModel])
+@pytest.mark.parametrize("kind", [Model, FastModel])
 @pytest.mark.parametrize("env_id", MASKED)
 def test_invalid_actions_have_no_probability(env_id, kind):
     space, states = first_states(env_id)

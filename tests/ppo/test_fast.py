@@ -123,4 +123,4 @@ def test_updates_agree_with_the_slow_twin(kl_target):
     settings = settings_of(
         FastSettings, minibatch=18, epochs=3, clip=0.15, entropy=0.03, gradient_norm=0.7, kl_target=kl_target
     )
-    assert_updates_agree_with_the_slow_twin(FastModel, settings, [(12,), (6,)])
+    assert_updates_agree_with_the_slow_twin(FastModel, settings, [12, 6])

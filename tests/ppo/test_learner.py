@@ -3,7 +3,7 @@ import torch
 from gymnasium import spaces
 
 from lib.ppo.actor import ActorSettings, PPOActor
-from lib.ppo.goal import GoalModel
+from lib.ppo.fast import FastModel
 from lib.ppo.learner import PPOLearner, join_segments
 from ppo_setup import trainer_of
 
@@ -12,7 +12,7 @@ def learner_and_segments():
     """A learner, and a segment of each of two actors with two environments of CartPole each."""
     acting = ActorSettings("CartPole-v1", envs=4, actors=2, rollout=8, seed=5)
     torch.manual_seed(0)
-    learner = PPOLearner(trainer_of(GoalModel(acting.space, acting.n_actions), minibatch=16))
+    learner = PPOLearner(trainer_of(FastModel(acting.space, acting.n_actions), minibatch=16))
     return learner, [PPOActor(acting, number).get_trajectory_segment() for number in range(2)]
 
 
@@ -38,6 +38,6 @@ def test_every_change_of_the_weights_raises_the_version():
     weights = learner.get_model()
     assert weights.version == 2
     assert not torch.equal(weights.tensors["policy.weight"], before["policy.weight"])
-    restored = PPOLearner(trainer_of(GoalModel(spaces.Box(-1.0, 1.0, (4,)), 2)))
+    restored = PPOLearner(trainer_of(FastModel(spaces.Box(-1.0, 1.0, (4,)), 2)))
     restored.load_state_dict(learner.state_dict())
     assert restored.version == 2

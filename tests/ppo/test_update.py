@@ -50,7 +50,7 @@ def test_a_minibatch_that_does_not_divide_the_rollout_is_refused():
 def test_updates_agree_with_the_slow_twin():
     torch.manual_seed(1)
     settings = settings_of(minibatch=18, epochs=3, clip=0.15, entropy=0.03, gradient_norm=0.7)
-    assert_updates_agree_with_the_slow_twin(Model, settings, [(12,), (6,)])
+    assert_updates_agree_with_the_slow_twin(Model, settings, [12, 6])
 
 
 @pytest.mark.parametrize("kind", [pytest.param(Model, marks=pytest.mark.long), FastModel])

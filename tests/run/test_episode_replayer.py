@@ -16,7 +16,7 @@ from lib.envs.single_env import make_env
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.experience.stream import ExperienceStream, Stream
 from lib.ppo.actor import ActorSettings
-from lib.ppo.goal import GoalModel, GoalSettings, GoalTrainer
+from lib.ppo.fast import FastModel, FastSettings, FastTrainer
 from lib.ppo.learner import PPOLearner, join_segments
 from lib.ppo.rollout import Agent, Sampler
 from lib.ppo.segments import Segments
@@ -37,7 +37,7 @@ def build_agent(n_actions):
 
 def build_model(space, n_actions):
     torch.manual_seed(3)
-    return GoalModel(space, n_actions)
+    return FastModel(space, n_actions)
 
 
 def single_source(env_id, num_envs):
@@ -64,8 +64,8 @@ def segment_source(env_id, num_envs):
     acting = ActorSettings(env_id, envs=num_envs, actors=2, rollout=16, seed=5)
     model = build_model(acting.space, acting.n_actions)
     optimizer = torch.optim.Adam(model.parameters())
-    settings = GoalSettings(minibatch=32, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.01)
-    return Segments(acting, PPOLearner(GoalTrainer(model, optimizer, settings)))
+    settings = FastSettings(minibatch=32, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.01)
+    return Segments(acting, PPOLearner(FastTrainer(model, optimizer, settings)))
 
 
 def newest_frames(item):

@@ -2,7 +2,7 @@ import csv
 import math
 
 import pytest
-from ignite.engine import Engine, Events
+from ignite.engine import Engine
 from ptan.ignite import EndOfEpisodeHandler
 
 from lib.experience.episodes import Episode
@@ -12,7 +12,7 @@ from lib.system.clock import since_process_start
 from sources import CountingSource
 
 
-def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None, confirm=None, trained=False, length=10):
+def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None, trained=False, length=10):
     """Run an engine in which episodes end with the given returns.
 
     Returns:
@@ -23,8 +23,6 @@ def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None, confir
     register_events(engine)
     episodes = Episodes(source, stop_reward, milestone, trained)
     episodes.attach(engine)
-    episodes.confirm = confirm
-    engine.add_event_handler(Events.ITERATION_COMPLETED, episodes.request_confirmation)
     fired = []
     for event in EpisodeEvents:
         engine.add_event_handler(event, lambda engine, event: fired.append((source.steps_done, event.name)), event)
@@ -90,38 +88,6 @@ def test_a_goal_is_reached_within_rounding(mean, goal, is_reached):
     assert reaches(mean, goal) == is_reached
 
 
-def test_a_refused_goal_is_asked_for_again_after_fifty_episodes_and_an_unknown_one_at_once():
-    asked, answers = [], iter([None, False, True])
-
-    def confirm():
-        asked.append(None)
-        return next(answers)
-
-    episodes, fired = run(dict.fromkeys(range(1, 300), 20.0), 160, confirm=confirm)
-    assert first_step_of("BOUND_REWARD_REACHED", fired) == 100 + 1 + 50
-    assert episodes.reached["18.0"]["step"] == 151
-    assert episodes.reached["17.0"]["step"] == 100
-    assert len(asked) == 3
-
-
-def test_the_question_is_asked_after_all_episodes_of_an_iteration():
-    class InPairs(CountingSource):
-        def pop_episodes(self):
-            return super().pop_episodes() * 2
-
-    asked = []
-    source = InPairs(dict.fromkeys(range(1, 300), 20.0))
-    episodes = Episodes(source, 18.0)
-    episodes.confirm = lambda: asked.append(episodes.count) or len(asked) == 2
-    engine = Engine(lambda engine, batch: {"loss": 1.0})
-    register_events(engine)
-    episodes.attach(engine)
-    engine.add_event_handler(Events.ITERATION_COMPLETED, episodes.request_confirmation)
-    engine.run(source.batches(), max_iters=90, epoch_length=90)
-    assert asked == [100, 150]
-    assert episodes.solved["episode"] == 150
-
-
 def test_a_mean_that_reaches_the_goal_only_within_an_iteration_does_not_solve_the_game():
     class Rollouts(CountingSource):
         def pop_episodes(self):
@@ -140,21 +106,6 @@ def test_a_mean_that_reaches_the_goal_only_within_an_iteration_does_not_solve_th
     assert {bound: moment["iteration"] for bound, moment in episodes.reached.items()} == {"0.95": 3, "0.9": 3}
 
 
-def test_a_milestone_at_the_goal_does_not_replace_the_confirmation():
-    episodes, fired = run(dict.fromkeys(range(1, 300), 20.0), 120, stop_reward=17.0, confirm=lambda: False)
-    assert episodes.solved is None
-    assert "BOUND_REWARD_REACHED" not in {event for _, event in fired}
-
-
-def test_a_confirmed_network_is_the_best_even_if_a_higher_mean_was_refused():
-    returns = {step: 20.0 if step <= 100 else 17.9 if step <= 140 else 18.5 for step in range(1, 400)}
-    answers = iter([False, True])
-    _, fired = run(returns, 200, confirm=lambda: next(answers))
-    solved_at = first_step_of("BOUND_REWARD_REACHED", fired)
-    assert solved_at == 150
-    assert [step for step, event in fired if event == "BEST_REWARD_REACHED"] == [10, 100, solved_at]
-
-
 @pytest.mark.parametrize(("first", "trained", "warnings"), [(18.0, False, 1), (17.9, False, 0), (18.0, True, 0)])
 def test_a_goal_that_the_first_episodes_of_new_weights_reach_is_named(caplog, first, trained, warnings):
     run(dict.fromkeys(range(1, 300), first), 60, trained=trained)
@@ -164,16 +115,12 @@ def test_a_goal_that_the_first_episodes_of_new_weights_reach_is_named(caplog, fi
 
 # In 64 environments, the first episode ends after 64 times its own steps.
 @pytest.mark.parametrize(
-    ("later", "confirm", "warnings"),
-    [
-        (30.0, lambda: None, 1),  # the first 50 episodes are the short, poor ones
-        (18.5, None, 0),
-        (30.0, None, 1),  # solved before six episodes per environment have ended
-    ],
+    ("later", "warnings"),
+    [(18.5, 0), (30.0, 1)],  # solved before six episodes per environment have ended
 )
-def test_the_goal_is_compared_with_several_episodes_of_every_environment(caplog, later, confirm, warnings):
+def test_the_goal_is_compared_with_several_episodes_of_every_environment(caplog, later, warnings):
     returns = {step: 10.0 if step < 64 + 50 else later for step in range(64, 1000)}
-    run(returns, 64 + 384, length=1, confirm=confirm)
+    run(returns, 64 + 384, length=1)
     assert caplog.text.count("which reaches the goal of 18") == warnings
 
 
@@ -197,20 +144,6 @@ def test_a_run_that_does_not_own_its_process_has_its_own_time():
     episodes.load_state_dict(episodes.state_dict() | {"seconds": 1000.0})
     assert 1000.0 <= episodes.seconds <= 1000.0 + since_process_start() - begun
     assert Episodes(CountingSource({}), 18.0).seconds >= begun
-
-
-def test_a_refusal_is_part_of_the_state():
-    refused, _ = run(dict.fromkeys(range(1, 300), 20.0), 120, confirm=lambda: False)
-    resumed = Episodes(CountingSource({}), 18.0)
-    resumed.load_state_dict(refused.state_dict())
-    resumed.confirm = lambda: True
-    engine = Engine(lambda engine, batch: None)
-    register_events(engine)
-    resumed.request_confirmation(engine)
-    assert resumed.solved is None
-    resumed.count = 150
-    resumed.request_confirmation(engine)
-    assert resumed.solved is not None
 
 
 def test_a_stop_reward_below_the_milestone_solves_the_game():

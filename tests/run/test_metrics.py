@@ -35,7 +35,7 @@ RUNS = {
     "chapter08/06_dqn_dueling": (*CHAIN, "--stop-after", 310),
     "chapter08/08_dqn_rainbow": (*CHAIN, "--stop-after", 310),
     "distributed/01_ppo": SMALL,
-    "distributed/04_ppo_actors": (*SMALL, *assignments("kl_final=0.001")),
+    "distributed/03_ppo_actors": SMALL,
 }
 
 
@@ -123,12 +123,12 @@ def test_the_hparams_page_shows_first_what_differs(written, tmp_path):
 
 
 def test_the_hparams_page_has_the_hyperparameters_and_the_result(written):
-    path, accumulator = written["distributed/04_ppo_actors"]
+    path, accumulator = written["distributed/03_ppo_actors"]
     content = accumulator.summary_metadata["_hparams_/session_start_info"].plugin_data.content
     hparams = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
     assert hparams["rollout"].number_value == 16
     assert hparams["engine"].string_value == "process"
-    assert hparams["Script"].string_value == "04_ppo_actors"
+    assert hparams["Script"].string_value == "03_ppo_actors"
     result = json.loads((path / "result.json").read_text())
     [event] = accumulator.Scalars("end/mean_100")
     assert (event.step, event.value) == (result["steps"], pytest.approx(result["mean_100"]))

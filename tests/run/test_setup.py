@@ -29,10 +29,9 @@ from fakes import Counting, Failing, Linear
 from lib import common, dqn_extra
 from lib.envs.checked_env import CheckedEnv
 from lib.errors import Fault, UsageError
-from lib.experience.interface import Stopped
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
-from lib.hyperparameters import HYPERPARAMS, PPO_HYPERPARAMS
+from lib.hyperparameters import HYPERPARAMS
 from lib.nets import losses
 from lib.run import checkpoint_reading, run_folder, run_json
 from lib.run.episode_player import EpisodeResult
@@ -41,7 +40,6 @@ from lib.run.options import RunOptions
 from lib.run.return_distributions import ReturnDistributionFigure
 from lib.run.setup import setup_ignite
 from lib.system import clock, memory
-from lib.system.seeds import tagged_seed
 from running import PROJECT, contents, episodes_of, folder
 
 
@@ -375,9 +373,7 @@ def test_an_evaluation_that_fails_does_not_end_a_run(tmp_path, monkeypatch, capl
     monkeypatch.setattr("lib.run.evaluation.evaluate", fail)
     source = source_of(Counting(length=5))
     engine = Engine(lambda engine, batch: {"loss": 0.0})
-    params = dataclasses.replace(
-        HYPERPARAMS["pong"], stop_reward=15.0, milestone=None, confirm=False, replay_initial=2, batch_size=2
-    )
+    params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=None, replay_initial=2, batch_size=2)
     args = None if is_book_script else RunOptions(runs_dir=tmp_path, owns_process=True)
     run = setup_ignite(engine, params, source, "own", args=args, save={"net": nn.Linear(1, 1)})
     state = engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
@@ -391,7 +387,7 @@ def test_an_evaluation_that_fails_does_not_end_a_run(tmp_path, monkeypatch, capl
 def test_an_evaluation_without_room_ends_the_program_and_unlocks_the_run(tmp_path, monkeypatch, error):
     monkeypatch.setattr("lib.run.evaluation.evaluate", Mock(side_effect=error))
     with pytest.raises(type(error)):
-        confirming_run(tmp_path, confirm=False)
+        solved_run(tmp_path)
     [path] = tmp_path.iterdir()
     assert not run_folder.in_use(path)
     assert run_json.read_json(path / "result.json", {})["stopped"] == "solved"
@@ -537,8 +533,8 @@ def test_a_program_without_a_command_line_evaluates_in_its_own_process(tmp_path,
         return summary(EpisodeResult(number, 20.0, 5, b"") for number in range(20))
 
     monkeypatch.setattr("lib.run.evaluation.evaluate", evaluate)
-    confirming_run(tmp_path)
-    confirming_run(tmp_path, owns_process=True)
+    solved_run(tmp_path)
+    solved_run(tmp_path, owns_process=True)
     assert processes == [1, None]
 
 
@@ -594,12 +590,6 @@ def test_options_that_need_the_network_are_refused_without_it(tmp_path, option, 
     with pytest.raises(UsageError, match=f"--{option.replace('_', '-')} needs the network, which this script does not"):
         setup_ignite(engine, HYPERPARAMS["pong"], source_of(Counting()), "own", args=args)
     assert not list(tmp_path.iterdir())
-
-
-def test_without_the_network_a_goal_that_greedy_play_would_confirm_is_warned_about(tmp_path, caplog):
-    engine, params = Engine(lambda engine, batch: {"loss": 0.0}), PPO_HYPERPARAMS["pong"]
-    setup_ignite(engine, params, source_of(Counting()), "own", args=RunOptions(runs_dir=tmp_path)).close()
-    assert "Greedy play will not confirm the goal, because setup_ignite was called without save" in caplog.text
 
 
 @pytest.mark.parametrize("closing", [False, True])
@@ -937,56 +927,20 @@ def test_the_steps_of_a_vector_source_of_ptan_are_counted_and_its_rewards_are_pl
     assert isinstance(result["best_mean"], float)
 
 
-def confirming_run(tmp_path, confirm=True, **options):
-    """Run until an evaluation has to confirm the goal, at step 500.
+def solved_run(tmp_path, **options):
+    """Run until the game is solved, at step 500.
 
     Returns:
         the run folder, the reason for the end, and the agent steps.
     """
     source = source_of(Counting(length=5))
     engine = Engine(lambda engine, batch: {"loss": 0.0})
-    goal = {"stop_reward": 15.0, "milestone": None, "confirm": confirm}
+    goal = {"stop_reward": 15.0, "milestone": None}
     params = dataclasses.replace(HYPERPARAMS["pong"], **goal, replay_initial=32)
     args = RunOptions(runs_dir=tmp_path, quiet=True, **options)
-    run = setup_ignite(engine, params, source, "confirms", args=args, save={"net": nn.Linear(1, 1)})
+    run = setup_ignite(engine, params, source, "solves", args=args, save={"net": nn.Linear(1, 1)})
     state = engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
     return run.path, state.stopped, source.steps_done  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("stop_after", [None, 500])
-def test_a_run_that_is_stopped_in_the_confirming_evaluation_confirms_when_it_is_resumed(
-    stop_after, tmp_path, monkeypatch, capsys
-):
-    def interrupted(*values, stopped, **options):
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stopped()
-        raise Stopped
-
-    monkeypatch.setattr("lib.run.evaluation.evaluate", interrupted)
-    path, *ended = confirming_run(tmp_path, stop_after=stop_after)
-    assert ended == ["SIGINT", 500]
-    asked = checkpoint_reading.newest(path / "checkpoints")["episodes"]["asked"]
-    assert asked["step"] == 500
-    played = summary(EpisodeResult(number, 20.0, 5, b"") for number in range(20))
-    seeds = []
-
-    def evaluated(*values, seed, **options):
-        seeds.append(seed)
-        return played
-
-    monkeypatch.setattr("lib.run.evaluation.evaluate", evaluated)
-    _, *ended = confirming_run(tmp_path, resume=path, stop_after=stop_after)
-    assert ended == ["solved", 500]
-    assert seeds == [tagged_seed("final evaluation", 1)]  # other episodes than those of tools/evaluate.py
-    result = json.loads((path / "result.json").read_text())
-    assert (result["reached"]["15.0"], result["evaluation"]["mean"]) == (asked, 20.0)
-    assert "Evaluation: 20 episodes" not in capsys.readouterr().out  # the confirming one is not repeated
-
-
-def test_greedy_play_confirms_a_goal_that_its_mean_misses_by_a_rounding_error(tmp_path, monkeypatch):
-    played = summary(EpisodeResult(number, 15.0 - 1e-14, 5, b"") for number in range(20))
-    monkeypatch.setattr("lib.run.evaluation.evaluate", lambda *values, **options: played)
-    assert confirming_run(tmp_path)[1:] == ("solved", 500)
 
 
 def test_a_run_from_before_its_script_drew_a_figure_is_resumed(tmp_path):
@@ -1005,16 +959,6 @@ def test_a_run_from_before_its_script_drew_a_figure_is_resumed(tmp_path):
     figure = ReturnDistributionFigure(dqn_extra.ExtendedDQN((1,), 2, support=losses.support(-1.0, 1.0, 3)), None)  # type: ignore[arg-type]
     assert run(first.path, 90, {"distributions": figure}).read_result()["steps"] == 90
     assert "distributions" in checkpoint_reading.newest(first.checkpoints)
-
-
-def test_an_error_in_the_confirming_evaluation_saves_the_iteration(tmp_path, monkeypatch):
-    def fail(*values, **options):
-        raise RuntimeError("the environment broke")
-
-    monkeypatch.setattr("lib.run.evaluation.evaluate", fail)
-    with pytest.raises(RuntimeError, match="the environment broke"):
-        confirming_run(tmp_path)
-    assert checkpoint_reading.newest(folder(tmp_path) / "checkpoints")["source"]["steps_done"] == 500
 
 
 def test_an_error_in_an_evaluation_during_training_saves_the_iteration(tmp_path, monkeypatch):

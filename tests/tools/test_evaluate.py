@@ -114,16 +114,6 @@ def test_greedy_play_that_is_below_training_is_reported_and_sampled_play_is_not_
     assert 7 < metrics["mean"] < 12
 
 
-def test_a_run_whose_greedy_play_does_not_confirm_the_goal_goes_on(answer, tmp_path):
-    small = assignments("envs=4", "rollout=64", "minibatch=256", "epochs=1", "stop_reward=7", "confirm=true")
-    options = ("--stop-after", 5_000, "--quiet", "--runs-dir", tmp_path)
-    output = answer(PPO, "--env-id", "fakes:Alternating-v0", *small, *options)
-    assert output.count("Evaluation: mean return 0.00") > 1
-    assert "Greedy play has not reached 7, so the run goes on." in output
-    result = result_of(folder(tmp_path))
-    assert (result["stopped"], result["reached"]) == ("step limit", {})
-
-
 def test_sample_is_refused_for_a_network_of_action_values(refused, tmp_path):
     options = ("--env-id", "fakes:Chain-v0", *assignments("replay_initial=40", "batch_size=8"), "--stop-after", 60)
     assert run(BASELINE, *options, "--quiet", "--runs-dir", tmp_path).returncode == 0

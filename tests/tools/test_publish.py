@@ -16,7 +16,7 @@ from running import BASELINE, FAKES, PROJECT, SMALL_DQN, SMALL_PPO, contents, fo
 pytestmark = pytest.mark.slow
 
 PUBLISH, EVALUATE = Path("tools/publish.py"), Path("tools/evaluate.py")
-PPO, GOAL, ACTORS = (Path("distributed", f"{name}.py") for name in ("01_ppo", "03_ppo_goal", "04_ppo_actors"))
+PPO, FAST, ACTORS = (Path("distributed", f"{name}.py") for name in ("01_ppo", "02_ppo_fast", "03_ppo_actors"))
 PARALLEL = Path("chapter09/03_parallel.py")
 VECTORS = ("--env-id", "fakes:Chain-v0")
 SMALL = {BASELINE: SMALL_DQN, PARALLEL: SMALL_DQN, PPO: SMALL_PPO}
@@ -160,7 +160,7 @@ def test_a_run_starts_with_the_weights_of_another(ends, tmp_path, script):
     assert "-init" in folder(tmp_path / "c").name
 
 
-@pytest.mark.parametrize("script", [GOAL, ACTORS], ids=str)
+@pytest.mark.parametrize("script", [FAST, ACTORS], ids=str)
 def test_trained_weights_that_reach_the_goal_keep_the_settings_of_its_end(ends, tmp_path, script):
     options = (*VECTORS, *SMALL[PPO], "--set", "stop_reward=-2", "--quiet")
     options += ("--engine", "inline") if script == ACTORS else ()
@@ -248,7 +248,7 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(refused, model, origin
     [network] = (model / "checkpoints").glob("*.pt")
     assert f"{network} is a file, so give the folder of its run, {model}" in refused(PPO, *shown[:2], "--init", network)
     freeway = ("--env-id", "FreewayNoFrameskip-v4", "--init", "models/pong", *new)
-    assert "start 04_ppo_actors.py with --game pong and no --env-id, or give a model of" in refused(PPO, *freeway)
+    assert "start 03_ppo_actors.py with --game pong and no --env-id, or give a model of" in refused(PPO, *freeway)
     data = bytearray(network.read_bytes())
     data[len(data) // 2] ^= 1
     network.write_bytes(data)

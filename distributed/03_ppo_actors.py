@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """PPO with actors that run in this process, in other processes, or on a Ray cluster.
 
-Idea    the environments of 03_ppo_goal.py are divided among actors; the learner sends its weights to the actors, and
+Idea    the environments of 02_ppo_fast.py are divided among actors; the learner sends its weights to the actors, and
         they send back trajectory segments
-Parent  03_ppo_goal.py, with actors in place of its sampler
+Parent  02_ppo_fast.py, with actors in place of its sampler
 Keeps   close: the same steps and updates up to rounding; with --async, statistics
 Paper   Espeholt et al., IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures,
         2018, https://arxiv.org/abs/1802.01561
-Run     ./04_ppo_actors.py --actors 8 --engine process
+Run     ./03_ppo_actors.py --actors 8 --engine process
 Read    lib/ppo/segments.py for the exchange of weights and segments, then lib/actors/contract.py for the engines
 """
 
@@ -17,10 +17,10 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common
-from lib.hyperparameters import PPO_GOAL_HYPERPARAMS
+from lib.hyperparameters import PPO_FAST_HYPERPARAMS
 from lib.nets import precision
 from lib.ppo.actor import ActorSettings
-from lib.ppo.goal import SCHEDULES, GoalModel, GoalSettings, GoalTrainer
+from lib.ppo.fast import FastModel, FastSettings, FastTrainer
 from lib.ppo.learner import PPOLearner
 from lib.ppo.segments import Segments
 
@@ -43,17 +43,15 @@ def train(params, args):
         cpus=args.actor_cpus,
         bfloat16=True,
     )
-    model = GoalModel(acting.space, acting.n_actions, precision.fast_dtype(args.device)).to(args.device)
+    model = FastModel(acting.space, acting.n_actions, precision.fast_dtype(args.device)).to(args.device)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
-    settings = GoalSettings.of(params)
-    trainer = GoalTrainer(model, optimizer, settings, args.device)
+    trainer = FastTrainer(model, optimizer, FastSettings.of(params), args.device)
     learner = PPOLearner(trainer, args.learners)
     segments = Segments(acting, learner, args.max_lag)
 
     def process_batch(engine, batch):
-        progress = segments.progress(params.stop_reward)
-        trainer.settings = settings.at(progress, args.without)
-        return learner.train(batch) | {"progress": progress.mean}
+        trainer.settings = FastSettings.of(params.annealed(segments.steps_done))
+        return learner.train(batch)
 
     engine = Engine(process_batch)
     common.setup_ignite(
@@ -63,8 +61,7 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = cli.parser(__doc__, PPO_GOAL_HYPERPARAMS)
-    parser.add_argument("--without", choices=SCHEDULES, action="append", default=[], help="leave it out; repeatable")
+    parser = cli.parser(__doc__, PPO_FAST_HYPERPARAMS)
     parser.add_argument("--actors", type=cli.positive, default=2, metavar="K", help="number of actors")
     parser.add_argument(
         "--async",
