@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from lib.run import checkpoint_reading, run_json
-from running import BASELINE, FAKES, PROJECT, SMALL_DQN, SMALL_PPO, contents, folder, resuming, scalars_of
+from running import BASELINE, FAKES, PROJECT, SMALL_DQN, SMALL_PPO, contents, folder, resuming
 
 pytestmark = pytest.mark.slow
 
 PUBLISH, EVALUATE = Path("tools/publish.py"), Path("tools/evaluate.py")
-PPO, FAST, ACTORS = (Path("distributed", f"{name}.py") for name in ("01_ppo", "02_ppo_fast", "03_ppo_actors"))
+PPO, ACTORS = (Path("distributed", f"{name}.py") for name in ("01_ppo", "03_ppo_actors"))
 PARALLEL = Path("chapter09/03_parallel.py")
 VECTORS = ("--env-id", "fakes:Chain-v0")
 SMALL = {BASELINE: SMALL_DQN, PARALLEL: SMALL_DQN, PPO: SMALL_PPO}
@@ -158,22 +158,6 @@ def test_a_run_starts_with_the_weights_of_another(ends, tmp_path, script):
     if script == BASELINE:
         assert equal(first_weights(folder(tmp_path / "c"), "target"), networks["a"])
     assert "-init" in folder(tmp_path / "c").name
-
-
-@pytest.mark.parametrize("script", [FAST, ACTORS], ids=str)
-def test_trained_weights_that_reach_the_goal_keep_the_settings_of_its_end(ends, tmp_path, script):
-    options = (*VECTORS, *SMALL[PPO], "--set", "stop_reward=-2", "--quiet")
-    options += ("--engine", "inline") if script == ACTORS else ()
-    outputs = {}
-    for name, extra in (("new", ()), ("trained", ("--init", tmp_path / "new"))):
-        code, outputs[name], _ = ends(script, *options, "--runs-dir", tmp_path / "runs", "--seed", 2, *extra)
-        assert code == 0
-        next((tmp_path / "runs").iterdir()).rename(tmp_path / name)
-    assert "which reaches the goal of -2." in outputs["new"]
-    assert "which reaches the goal of -2." not in outputs["trained"]
-    progress = {name: [value for _, value in scalars_of(tmp_path / name)["train/progress"]] for name in outputs}
-    assert set(progress["new"]) == {0.0}
-    assert progress["trained"][-1] == 1.0
 
 
 @pytest.mark.long
