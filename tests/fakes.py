@@ -377,6 +377,17 @@ class Coded(gym.Env):
         return screen
 
 
+class Numbers(Coded):
+    """Coded, whose four numbers are the observation."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, (4,), np.uint8)
+
+    def _observation(self):
+        return super()._observation()[0, :4].copy()
+
+
 class Alternating(gym.Env):
     """A constant observation. An action earns 1 if it differs from the one before, so a deterministic policy earns 0.
 
@@ -713,6 +724,7 @@ for environment in (
     Delayed,
     Shown,
     Coded,
+    Numbers,
     Continuous,
     Heat,
     Talkative,
