@@ -6,9 +6,9 @@
     ./trials.py tables                                     # only the table of docs/ppo.md
 
 Two runs at a time, with a torch thread each. Steps do not depend on the load of the machine. Seconds do; measure those
-with time_to_solve.py. The same command continues an interrupted trial. At another commit, --overwrite deletes the old
-trial and measures only the given --seeds. Evaluate a setting on seeds that were not used for tuning. Try a code change
-in a clone, named by --label.
+with time_to_solve.py. The same command continues an interrupted trial, also at another commit: every row names its
+own. So give a new --label if what is learnt has changed. Evaluate a setting on seeds that were not used for tuning. Try
+a code change in a clone, named by --label.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 PAGE = "docs/ppo.md"
 FOLDER = "trials"
-COLUMNS = ("seed", "steps_to_goal", "seconds_to_goal", "steps", "seconds", "mean_100", "greedy", "worst")
+COLUMNS = ("seed", "steps_to_goal", "seconds_to_goal", "steps", "seconds", "mean_100", "greedy", "worst", "commit")
 
 
 def measure(script: str, seed: int, max_steps: int) -> dict[str, Any]:
@@ -136,13 +136,14 @@ def main() -> None:
         settings = {name: getattr(args, name) for name in ("script", "against", "max_steps", "jobs")}
         label = args.label or args.script
         name, stamped = results_of(label), lab.stamp(threads=1, label=label, **settings)
+        commit = stamped.pop("commit")
         if not args.overwrite and (differing := lab.differences(name, COLUMNS, stamped)):
             lab.refuse(name, differing, "give a new --label, or --overwrite to replace it")
         results = lab.Results(name, COLUMNS, stamped, go_on=not args.overwrite, replace=args.overwrite)
         missing = [seed for seed in args.seeds if not results.has(seed=seed)]
         done = launch.in_parallel(args.jobs, lambda seed: measure(args.script, seed, args.max_steps), missing)
         for seed, row in tqdm(done, total=len(missing)):
-            results.add(seed=seed, **row)
+            results.add(seed=seed, commit=commit, **row)
     markup.write(blocks())
 
 

@@ -9,6 +9,7 @@ import pytest
 import lab
 import markup
 import trials
+from lib.system import machine
 
 
 def test_the_table_of_trials_counts_the_runs_that_reached_the_goal():
@@ -29,25 +30,23 @@ def test_the_table_of_trials_counts_the_runs_that_reached_the_goal():
     assert trials.table(compared).splitlines()[-1].endswith("| 19.5 |  |  |")
 
 
-def test_a_trial_at_another_commit_is_replaced_only_if_asked(results, monkeypatch):
-    monkeypatch.setattr(trials, "measure", lambda script, seed, steps: dict.fromkeys(trials.COLUMNS[1:], 1))
+def test_a_trial_goes_on_at_another_commit_and_is_replaced_only_if_asked(results, monkeypatch):
+    monkeypatch.setattr(trials, "measure", lambda script, seed, steps: dict.fromkeys(trials.COLUMNS[1:-1], 1))
     monkeypatch.setattr(markup, "write", lambda blocks: None)
 
-    def measure(commit, *words):
+    def measure(commit, *words, threads=1):
         monkeypatch.setattr(lab, "commit", lambda: commit)
+        monkeypatch.setattr(machine, "machine", lambda device: {"device": device, "cores": threads})
         monkeypatch.setattr("sys.argv", ["trials.py", "distributed/02_ppo_fast", *words])
         trials.main()
-        frame, stamped = lab.read(trials.results_of("distributed/02_ppo_fast"))
-        return sorted(frame.seed), stamped["commit"]
+        frame, _ = lab.read(trials.results_of("distributed/02_ppo_fast"))
+        return list(zip(frame.seed, frame.commit, strict=True))
 
-    assert measure("one", "--seeds", "1-2") == ([1, 2], "one")
-    assert measure("one", "--seeds", "2-3") == ([1, 2, 3], "one")
-    with pytest.raises(
-        SystemExit, match=r"with other conditions \(commit\); give a new --label, or --overwrite to replace it"
-    ):
-        measure("two", "--seeds", "4-5")
-    assert measure("one", "--seeds", "1-1") == ([1, 2, 3], "one")
-    assert measure("two", "--seeds", "4-5", "--overwrite") == ([4, 5], "two")
+    assert measure("one", "--seeds", "1-2") == [(1, "one"), (2, "one")]
+    assert measure("two", "--seeds", "2-3") == [(1, "one"), (2, "one"), (3, "two")]
+    with pytest.raises(SystemExit, match=r"with other conditions \(machine\); give a new --label, or --overwrite"):
+        measure("two", "--seeds", "4-4", threads=4)
+    assert measure("two", "--seeds", "4-4", "--overwrite", threads=4) == [(4, "two")]
 
 
 @pytest.mark.parametrize("text", ["110-101", "101", "a-b", ""])
