@@ -97,7 +97,6 @@ def parser(
     parser.named = named
     group = parser.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
     add = group.add_argument
-    output = group.add_mutually_exclusive_group()
     game = f"pong; with --env-id: {OWN}, general settings" if OWN in hyperparams else "pong"
     options = (
         add("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda"),
@@ -135,8 +134,7 @@ def parser(
         add("--runs-dir", metavar="DIR", type=folder, help="folder of the runs (default: runs/)"),
         add("--evaluate-every", metavar="STEPS", type=positive, help="agent steps between evaluations of ten episodes"),
         add("--record-every", metavar="N", type=positive, help="record every N-th training episode as a video"),
-        output.add_argument("--quiet", action="store_true", help="hide the progress bars and lines about episodes"),
-        output.add_argument("--verbose", action="store_true", help="show a line for each episode, however short it is"),
+        add("--quiet", action="store_true", help="hide the progress bars and lines about episodes"),
         add("--track", choices=tuple(tracking.TRACKERS), help="send the run to this tracker as well"),
         add("--tune", metavar="N", type=positive, help="DQN: search for hyperparameters with N runs; needs Ray Tune"),
     )

@@ -33,7 +33,6 @@ LONGEST = (
     "chapter08/test_scripts.py",
     "test_book_scripts.py",
     "chapter09/test_parallel.py",
-    "run/test_screen.py",
 )
 
 

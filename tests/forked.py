@@ -2,7 +2,7 @@
 
 Importing torch, ignite and lib costs a new Python process about four seconds. The server imports them once for all test
 processes and forks a process for each script, and that process forks another one that becomes the fork server of the
-script's actors. The script's standard output and standard error go into files, or to a terminal.
+script's actors. The script's standard output and standard error go into files.
 """
 
 import atexit
@@ -122,7 +122,6 @@ class ForkServer:
         cwd: Path,
         env: Mapping[str, str],
         start_new_session: bool = False,
-        terminal: str | None = None,
     ) -> ForkedProcess:
         """Start a script and return at once.
 
@@ -132,7 +131,6 @@ class ForkServer:
             cwd: working directory.
             env: all environment variables.
             start_new_session: make the script the leader of a new session, as a terminal does.
-            terminal: path of the terminal that it reads from and writes to; None for files.
         """
         output = tempfile.TemporaryDirectory()
         for stream in STREAMS:
@@ -144,7 +142,6 @@ class ForkServer:
             "env": dict(env),
             "output": output.name,
             "start_new_session": start_new_session,
-            "terminal": terminal,
         }
         with self._lock:
             if self._server is None:
@@ -309,7 +306,6 @@ def run_forked(
     env: dict[str, str],
     output: str,
     start_new_session: bool,
-    terminal: str | None,
 ) -> NoReturn:
     """Run a script in this forked process and exit with its exit code."""
     code = 1
@@ -317,10 +313,9 @@ def run_forked(
         restore_default_signals()
         if start_new_session:
             os.setsid()
-        files = [os.devnull, *(Path(output, name) for name in STREAMS)] if terminal is None else [terminal] * 3
-        for number, path in enumerate(files):
-            os.dup2(os.open(path, os.O_RDWR), number)  # the first terminal of a session becomes its own
-        cast(io.TextIOWrapper, sys.stdout).reconfigure(line_buffering=terminal is not None)
+        for number, path in enumerate([os.devnull, *(Path(output, name) for name in STREAMS)]):
+            os.dup2(os.open(path, os.O_RDWR), number)
+        cast(io.TextIOWrapper, sys.stdout).reconfigure(line_buffering=False)
         os.chdir(cwd)
         multiprocessing.process.ORIGINAL_DIR = cwd  # type: ignore[attr-defined]  # its children look for the script here
         os.environ.clear()

@@ -56,7 +56,6 @@ def start(
     env: Mapping[str, str] = ENVIRONMENT,
     start_new_session: bool = False,
     cwd: Path | None = None,
-    terminal: str | None = None,
 ) -> ForkedProcess:
     """Start a script, forked from a process that has its imports already, and return at once.
 
@@ -66,12 +65,9 @@ def start(
         env: its environment variables.
         start_new_session: make it the leader of a new session, as a terminal does.
         cwd: working directory; None for the script's folder.
-        terminal: path of its terminal; None if its output goes into files.
     """
     name = f"./{script.name}" if cwd is None else str(PROJECT / script)
-    return _server.start(
-        name, list(map(str, options)), cwd or PROJECT / script.parent, env, start_new_session, terminal
-    )
+    return _server.start(name, list(map(str, options)), cwd or PROJECT / script.parent, env, start_new_session)
 
 
 def run(

@@ -20,8 +20,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.run_data import returns_before
 from lib.analysis.trained_agent import TrainedAgent
-from lib.run import console, evaluation, run_json
-from lib.run.next_steps import tool_command
+from lib.run import evaluation, run_json
+from lib.run.console import tool_command
 from lib.run.policy import EpsilonGreedyPolicy
 
 
@@ -41,7 +41,7 @@ def main() -> None:
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module, args.network)
     policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.n_actions, args.epsilon)
     metrics = evaluation.evaluate(policy, agent.make_env, args.episodes, args.seed, progress=not args.quiet)
-    console.log_evaluation(metrics)
+    evaluation.log_result(metrics)
     context = {
         "checkpoint": agent.file.name,
         "step": agent.step,
@@ -53,7 +53,7 @@ def main() -> None:
         run_json.write_json(output, context | metrics)
     if is_greedy and evaluation.is_clearly_below(metrics, training := returns_before(args.run, agent.step)):
         advice = tool_command("evaluate", args.run, agent.env_id, *agent.policy.less_greedy, which=args.checkpoint)
-        console.warn_of_greedy_play(metrics["mean"], fmean(training), advice)
+        evaluation.warn_of_greedy_play(metrics["mean"], fmean(training), advice)
 
 
 if __name__ == "__main__":

@@ -22,12 +22,12 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
-from lib.run import checkpoint_reading, console, evaluation, run_json
+from lib.run import checkpoint_reading, evaluation, run_json
 from lib.run.checkpoint import PLAYABLE
 from lib.run.checkpoint_files import digest_path
+from lib.run.console import module_option
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import format_return
-from lib.run.next_steps import module_option
 from lib.system import files
 from lib.system.console_log import quoted, without_folder
 from lib.system.files import PROJECT
@@ -75,7 +75,7 @@ def main() -> None:
     agent = TrainedAgent(args.run, args.checkpoint, module=args.env_module, network=args.network)
     content = checkpoint_reading.load(agent.file)  # now, because a run that still trains may remove it
     metrics = evaluation.evaluate(agent.policy, agent.make_env, args.episodes, args.seed, progress=True)
-    console.log_evaluation(metrics)
+    evaluation.log_result(metrics)
     playable = {name: content[name] for name in PLAYABLE if name in content}  # step-* also hold the replay
     write_model(agent, playable, args.model.resolve(), {"seed": args.seed} | metrics)
     print(f"{args.model}: {shown_size(args.model)}")

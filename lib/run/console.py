@@ -1,32 +1,43 @@
-"""Console output of a run before and after it trains: its start and its result."""
+"""Console output of a run: its start, a bar and lines while it trains, its result, and commands to copy.
+
+On a terminal, a bar shows the state of the run, and finished episodes get at most one line a second. In a file, the
+state is logged every 30 seconds, and episodes get at most one line every 10 seconds. --quiet leaves start and end.
+"""
 
 import logging
-from collections.abc import Mapping, Sequence
+import math
+import os
+import shlex
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ignite.engine import Engine
+import numpy as np
+from ignite.engine import Engine, Events
+from tqdm import tqdm
 
-from lib.run import checkpoint_files
-from lib.run.episode_player import MAX_STEPS, count_at_limit
-from lib.run.episodes import Episodes, format_return
-from lib.run.events import TrainingEvents
+from lib.envs.single_env import module_of
+from lib.experience.episodes import Episode
+from lib.experience.interface import ExperienceSource
+from lib.run.checkpoint_files import BEST
+from lib.run.episodes import WINDOW, Episodes, format_return
+from lib.run.events import EpisodeEvents, TrainingEvents
+from lib.run.options import RunOptions, changeable_on_resume
+from lib.run.run_json import read_params
 from lib.run.speed import Speed, format_rate
 from lib.run.stopping import NOT_FINITE, SOLVED
-from lib.system.clock import format_duration
+from lib.system.clock import format_duration, format_estimate, since_process_start
+from lib.system.files import PROJECT
+from lib.system.progress import TaskProgress, bar_stream
 
 log = logging.getLogger(__name__)
 
 
 def attach_start(engine: Engine, speed: Speed, warm_up: int, saves: bool) -> None:
-    """Log the end of the warm-up and its speed.
-
-    Args:
-        engine: training engine.
-        speed: speed of this process.
-        warm_up: agent steps that fill the replay; 0 for PPO, and for a resumed run that restored its replay.
-        saves: whether the run saves checkpoints.
-    """
+    """Log the end of a warm-up of `warm_up` agent steps, and whether Ctrl-C saves the run."""
 
     def learning_started(engine: Engine) -> None:
         steps, seconds = speed.warm_up
@@ -37,71 +48,173 @@ def attach_start(engine: Engine, speed: Speed, warm_up: int, saves: bool) -> Non
     engine.add_event_handler(TrainingEvents.LEARNING_STARTED, learning_started)
 
 
-def log_result(
-    engine: Engine,
-    stopped: str,
-    episodes: Episodes,
-    speed: Speed,
-    frame_skip: int,
-    checkpoints: Path | None,
-    wrong_inputs: Sequence[str] | None = None,
-) -> None:
-    """Log the training time by part, the speed, and the reason for the end.
+class Screen:
+    """Bar and lines of a training run.
 
     Args:
-        engine: training engine.
-        stopped: reason for the end, a key of stopping.EXIT_CODES.
-        episodes: counter of the episodes.
-        speed: speed of this process.
-        frame_skip: emulator frames per agent step.
-        checkpoints: folder of the checkpoints, or None if the run saves none.
-        wrong_inputs: see Stopper.
+        exp_source, episodes, speed: those of the run.
+        warm_up: agent steps of the warm-up; 0 if there is none.
+        first_returns: returns of the first episodes of a resumed run. The bar begins at their mean.
+        step_limit: agent steps at which the run stops. Without a goal, the bar shows the way to it.
+        time_limit: seconds after the start of this process after which the run stops, or None.
     """
-    _log_speed(speed, frame_skip)
-    if stopped == SOLVED and episodes.solved is not None:
+
+    FIRST = 10  # episodes whose mean return is the start of the bar
+    # Seconds between two lines about episodes, and between two states of the run.
+    TERMINAL, FILE = (1.0, 0.5), (10.0, 30.0)
+
+    def __init__(
+        self,
+        exp_source: ExperienceSource,
+        episodes: Episodes,
+        speed: Speed,
+        warm_up: int,
+        first_returns: Sequence[float],
+        step_limit: int,
+        time_limit: float | None,
+    ):
+        self.exp_source = exp_source
+        self.episodes = episodes
+        self.speed = speed
+        self.warm_up = warm_up
+        self.step_limit = step_limit
+        self.time_limit = time_limit
+        self._stream = bar_stream()
+        self._intervals = self.FILE if self._stream is None else self.TERMINAL
+        self._next_line, self._next_state = -math.inf, math.inf
+        self._filling: TaskProgress | None = None
+        self._bar: tqdm[Any] | None = None
+        self._first = list(first_returns)
+        self._recent: deque[Episode] = deque(maxlen=WINDOW)  # of this process
+        self._returns: list[float] = []  # of the episodes since the last line
+
+    def attach(self, engine: Engine) -> None:
+        """Show bar and lines while the engine runs. Attach this after the episode counter."""
+        engine.add_event_handler(Events.STARTED, self._start_warm_up)
+        engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self._start_training)
+        engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, self._episode_completed)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self._iteration_completed)
+        engine.add_event_handler(Events.COMPLETED, self._end)
+
+    def _start_warm_up(self) -> None:
+        if self.warm_up > 0:
+            self._filling = TaskProgress("Replay warm-up", self.warm_up, from_first=True)
+            self.exp_source.on_step = self._filling.advance
+
+    def _start_training(self) -> None:
+        self.exp_source.on_step = lambda steps: None
+        self._close()
+        if self._stream is not None:
+            shape = "{percentage:3.0f}%|{bar}| {desc}"
+            self._bar = tqdm(total=1.0, bar_format=shape, dynamic_ncols=True, leave=False, file=self._stream)
+        self._next_state = time.monotonic() + self._intervals[1]
+
+    def _episode_completed(self) -> None:
+        episode = self.episodes.last
+        assert episode is not None
+        self._recent.append(episode)
+        self._returns.append(episode.total)
+        if len(self._first) < self.FIRST:
+            self._first.append(episode.total)
+
+    def _iteration_completed(self) -> None:
+        now = time.monotonic()
+        if self._returns and now >= self._next_line:
+            self._next_line = now + self._intervals[0]
+            self._log_episodes()
+        if now >= self._next_state:
+            self._next_state = now + self._intervals[1]
+            self._show_state()
+
+    def _log_episodes(self) -> None:
+        """Log the episodes since the last line: the book's line for a single one, otherwise a summary."""
+        count, episode, returns = self.episodes.count, self._recent[-1], self._returns
+        self._returns = []
+        elapsed = format_duration(self.episodes.seconds_at(episode.clock))
+        if len(returns) > 1:
+            first, mean = count - len(returns) + 1, sum(returns) / len(returns)
+            log.info(
+                "Episodes %d to %d: best=%g, mean=%s, elapsed=%s",
+                *(first, count, max(returns), format_return(mean), elapsed),
+            )
+            return
+        in_warm_up = episode.clock < self.speed.learning_since
         log.info(
-            "Game solved in %s, after %d episodes and %d iterations!",
-            format_duration(episodes.solved["seconds"]),
-            episodes.count,
-            engine.state.iteration,
-        )
-    else:
-        advice = _advice(stopped, checkpoints, wrong_inputs)
-        log.info("Stopped at step %s: %s.%s", f"{episodes.steps:,}", stopped, advice)
-
-
-def log_evaluation(result: Mapping[str, Any]) -> None:
-    """Log the result of an evaluation."""
-    log.info(
-        "Evaluation: mean return %s, standard deviation %s, %g to %g, over %d episodes (%d of them distinct).",
-        format_return(result["mean"]),
-        format_return(result["std"]),
-        result["min"],
-        result["max"],
-        result["episodes"],
-        result["distinct"],
-    )
-    endless = count_at_limit(result["lengths"])
-    if endless:
-        log.warning(
-            "%d episodes were cut at %s steps. If that is unusual, the agent probably repeats its moves; try "
-            "tools/evaluate.py with --epsilon 0.05, or with --sample for PPO.",
-            endless,
-            f"{MAX_STEPS:,}",
+            "Episode %d: reward=%g, steps=%d, speed=%.1f f/s, elapsed=%s",
+            *(count, episode.total, episode.length),
+            self.speed.warm_up_speed if in_warm_up else self.speed.recent,
+            elapsed,
         )
 
+    def _show_state(self) -> None:
+        if self._bar is None:
+            log.info("Step %s, %s.", f"{self.episodes.steps:,}", self._state())
+        else:
+            self._bar.n = self._share()
+            self._bar.set_description_str(self._state())
 
-def warn_of_greedy_play(mean: float, training_mean: float, advice: str) -> None:
-    """Log that the mean return of greedy play is clearly below that of training, and a command to try."""
-    log.warning(
-        "Greedy play is clearly below training: mean return %s instead of %s. Try %s",
-        format_return(mean),
-        format_return(training_mean),
-        advice,
-    )
+    def _share(self) -> float:
+        """Return the share of the way to the goal that is covered, 0 to 1; without a goal, of the step limit."""
+        episodes, goal = self.episodes, self.episodes.stop_reward
+        if goal is None:
+            return min(1.0, episodes.steps / self.step_limit)
+        if not episodes.returns:
+            return 0.0
+        start = sum(self._first) / len(self._first) if self._first else episodes.mean
+        covered = (episodes.mean - start) / (goal - start) if goal > start else 1.0
+        return min(max(0.0, covered), 1.0, len(episodes.returns) / WINDOW)
+
+    def _state(self) -> str:
+        """Return mean return, goal, speed, run time and time left. Without a goal, a bar shows the agent step."""
+        episodes, number = self.episodes, len(self.episodes.returns)
+        parts = [f"mean of {number}: {format_return(episodes.mean)}" if number else "no episode yet"]
+        if episodes.stop_reward is not None:
+            parts.append(f"goal {episodes.stop_reward:g}")
+        elif self._bar is not None:
+            parts.append(f"step {episodes.steps:,}")
+        if self.speed.recent > 0:
+            parts.append(f"{format_rate(self.speed.recent)} steps/s")
+        return ", ".join([*parts, format_duration(episodes.seconds), *self._left()])
+
+    def _left(self) -> list[str]:
+        """Return the estimated time until the goal or the first limit, whichever comes first; [] if unknown."""
+        to_limit = math.inf if self.time_limit is None else self.time_limit - since_process_start()
+        if self.speed.with_pauses > 0:
+            to_limit = min(to_limit, (self.step_limit - self.episodes.steps) / self.speed.with_pauses)
+        goal = self.episodes.stop_reward
+        to_goal = None if goal is None else seconds_to_rise(self._recent, goal - self.episodes.mean)
+        if to_goal is not None and to_goal < to_limit:
+            return [f"~{format_estimate(to_goal)} left"]
+        return [f"limit in ~{format_estimate(to_limit)}"] if 0.0 < to_limit < math.inf else []
+
+    def _end(self) -> None:
+        self._close()
+        if self._returns:
+            self._log_episodes()
+
+    def _close(self) -> None:
+        for shown in (self._filling, self._bar):
+            if shown is not None:
+                shown.close()
+        self._filling = self._bar = None
 
 
-def _log_speed(speed: Speed, frame_skip: int) -> None:
+def seconds_to_rise(episodes: Sequence[Episode], missing: float) -> float | None:
+    """Return the seconds in which the regression line of the episodes' returns rises by `missing`.
+
+    It is None for fewer than 20 episodes, and if it is more than ten times the time in which the episodes ended: chance
+    alone gives every line some slope.
+    """
+    if len(episodes) < 20 or missing <= 0.0:
+        return None
+    ends = np.array([episode.clock for episode in episodes])
+    span = float(np.ptp(ends))
+    slope = np.polyfit(ends - ends[-1], [episode.total for episode in episodes], 1)[0] if span else 0.0
+    return float(missing / slope) if slope * 10 * span >= missing else None
+
+
+def log_result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed, frame_skip: int) -> None:
+    """Log the training time by part, the speed, and the reason for the end, a key of stopping.EXIT_CODES."""
     if speed.training_steps:
         log.info("Training time by part:\n%s", speed.table())
         log.info(
@@ -110,21 +223,119 @@ def _log_speed(speed: Speed, frame_skip: int) -> None:
             f" ({format_rate(speed.overall * frame_skip)} emulator frames/s)" if frame_skip > 1 else "",
             format_rate(speed.updates_per_second),
         )
-    elif speed.updates:
-        log.info("Too short to measure the speed.")
     else:
-        log.info("No update was made in this process.")
+        log.info("Too short to measure the speed." if speed.updates else "No update was made in this process.")
+    if stopped == SOLVED and episodes.solved is not None:
+        log.info(
+            "Game solved in %s, after %d episodes and %d iterations!",
+            format_duration(episodes.solved["seconds"]),
+            episodes.count,
+            engine.state.iteration,
+        )
+    else:
+        advice = (
+            " That update was not saved; try a new run with a smaller learning_rate." if stopped == NOT_FINITE else ""
+        )
+        log.info("Stopped at step %s: %s.%s", f"{episodes.steps:,}", stopped, advice)
 
 
-def _advice(stopped: str, checkpoints: Path | None, wrong_inputs: Sequence[str] | None) -> str:
-    if checkpoints is not None and stopped == NOT_FINITE:
-        saved = bool(checkpoint_files.numbered(checkpoints, "step"))
-        state = f"The last good state is in {checkpoints}" if saved else "Nothing was saved yet"
-        if wrong_inputs:
-            return (
-                f" The environment gave NaN or infinity ({', '.join(wrong_inputs)} of the batch). Correct it, "
-                f"and start a new run; a resumed one meets these values again. {state}."
-            )
-        cause = "" if wrong_inputs is None else "All inputs were finite, so learning diverged; "
-        return f" {state}. {cause}try a new run with a smaller learning_rate."
-    return ""
+def next_steps(
+    run: Path,
+    env_id: str,
+    options: RunOptions,
+    *,
+    saved: bool,
+    has_episode: bool,
+    complete: bool,
+    diverged: bool,
+    steps: int,
+) -> dict[str, str]:
+    """Return commands to copy, by their purpose.
+
+    Args:
+        run: run folder.
+        env_id: id of the environment.
+        options: options of the run.
+        saved: whether the run has a checkpoint. Without one, only its report can be shown.
+        has_episode: whether an episode has ended. Without one, there is nothing to report.
+        complete: whether the run was solved or has reached max_steps. It is then evaluated, not continued.
+        diverged: whether the loss became non-finite, so that the run cannot be continued.
+        steps: agent steps so far.
+    """
+    commands = {"watch it play": tool_command("play", run, env_id)} if saved else {}
+    if has_episode:
+        commands["create a report"] = command(PROJECT / "tools/report.py", shown(run))
+    if saved and complete:
+        commands["play 100 episodes"] = tool_command("evaluate", run, env_id)
+    elif saved and not diverged and options.owns_process:
+        limit = options.stop_after
+        commands["continue the run"] = continue_command(run, env_id, options, limit if steps < (limit or 0) else None)
+    return commands
+
+
+def continue_command(run: Path, env_id: str, options: RunOptions, stop_after: int | None = None) -> str:
+    """Return the command that continues a run until `stop_after` or max_steps.
+
+    For a program without our command line, return only the options.
+    """
+    words = ["--resume", shown(run), *module_option(env_id)]
+    if not options.owns_process:
+        return shlex.join(words)
+    limit = [] if stop_after is None else ["--stop-after", str(stop_after)]
+    return command(Path(sys.argv[0]), *words, *_again(run, options), *limit)
+
+
+def tool_command(tool: str, run: Path, env_id: str, *options: str, which: str = BEST) -> str:
+    """Return the command of a tool that plays the agent of a checkpoint, such as "play"; `which` as in TrainedAgent."""
+    checkpoint = [] if which == BEST else ["--checkpoint", which]
+    words = [*module_option(env_id), *_network_option(run), *checkpoint, *options]
+    return command(PROJECT / "tools" / f"{tool}.py", shown(run), *words)
+
+
+def module_option(env_id: str) -> list[str]:
+    """Return the option that allows the import of an environment's module; none for gymnasium's own environments."""
+    module = module_of(env_id)
+    return ["--env-module", module] if module else []
+
+
+def command(script: Path, *words: str) -> str:
+    """Return the command that runs a script with this Python."""
+    return shlex.join([shown(Path(sys.executable)), shown(script), *words])
+
+
+def shown(path: Path) -> str:
+    """Return a path relative to the current folder, or the absolute one if that is shorter."""
+    return min(os.path.relpath(path), os.path.abspath(path), key=len)
+
+
+def _network_option(run: Path) -> list[str]:
+    """Return the option that names the file of a script's own network; none for the project's networks."""
+    builder = read_params(run).get("network", {}).get("builder")
+    if builder is None:
+        return []
+    file, _, name = builder.rpartition(":")
+    return ["--network", f"{shown(Path(file))}:{name}"]
+
+
+def _again(run: Path, options: RunOptions) -> list[str]:
+    """Return the options of this process that a resumed run would not take from params.json.
+
+    --time-limit and --quiet are left out: they are about a process, not about the run.
+    """
+    recorded = read_params(run).get("knobs", {})
+    both = sorted(changeable_on_resume(options.knobs) & recorded.keys())
+    given = {
+        "evaluate_every": options.evaluate_every,
+        "record_every": options.record_every,
+        "track": options.track,
+        "address": options.knobs.get("address"),  # has to be given again, because the cluster's nodes run code here
+        **{name: options.knobs[name] for name in both if options.knobs[name] != recorded[name]},
+    }
+    words = ["--device", str(options.device)] if options.device.type != "cpu" else []
+    for name, value in given.items():
+        option = name.replace("_", "-")
+        if value is False:
+            words.append(f"--no-{option}")
+        elif value is not None:
+            words += [f"--{option}", *([] if value is True else [str(value)])]
+    return words

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lib.run import run_json
+from lib.run.console import shown
 from lib.run.episodes import WINDOW, Episodes
-from lib.run.next_steps import shown
 from lib.system import files
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """Evaluation: whole episodes of a policy without exploration."""
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
@@ -9,12 +10,15 @@ import gymnasium as gym
 import numpy as np
 from ignite.engine import Engine, Events
 
-from lib.run.episode_player import EpisodePlayer, EpisodeResult, Policy, count_at_limit, play_together
+from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult, Policy, count_at_limit, play_together
+from lib.run.episodes import format_return
 from lib.run.events import EvaluationEvents
 from lib.run.side_by_side import results_of
 from lib.system.machine import torch_threads
 from lib.system.progress import TaskProgress
 from lib.system.seeds import undisturbed
+
+log = logging.getLogger(__name__)
 
 Untimed = Callable[[], AbstractContextManager[None]]
 
@@ -122,6 +126,34 @@ def is_clearly_below(result: Mapping[str, Any], training: Sequence[float]) -> bo
     error = math.sqrt(result["std"] ** 2 / result["episodes"] + np.var(training) / len(training))
     below = bool(np.mean(training) - result["mean"] > max(3 * error, 1e-6))
     return below and count_at_limit(result["lengths"]) < result["episodes"]
+
+
+def log_result(result: Mapping[str, Any]) -> None:
+    """Log the result of an evaluation."""
+    log.info(
+        "Evaluation: mean return %s, standard deviation %s, %g to %g, over %d episodes (%d of them distinct).",
+        format_return(result["mean"]),
+        format_return(result["std"]),
+        *(result[name] for name in ("min", "max", "episodes", "distinct")),
+    )
+    endless = count_at_limit(result["lengths"])
+    if endless:
+        log.warning(
+            "%d episodes were cut at %s steps. If that is unusual, the agent probably repeats its moves; try "
+            "tools/evaluate.py with --epsilon 0.05, or with --sample for PPO.",
+            endless,
+            f"{MAX_STEPS:,}",
+        )
+
+
+def warn_of_greedy_play(mean: float, training_mean: float, advice: str) -> None:
+    """Log that the mean return of greedy play is clearly below that of training, and a command to try."""
+    log.warning(
+        "Greedy play is clearly below training: mean return %s instead of %s. Try %s",
+        format_return(mean),
+        format_return(training_mean),
+        advice,
+    )
 
 
 class PeriodicEvaluation:

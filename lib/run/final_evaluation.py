@@ -7,10 +7,10 @@ from typing import Any
 
 from lib.envs.single_env import make_env
 from lib.hyperparameters import RunParameters
-from lib.run import console, evaluation
+from lib.run import evaluation
 from lib.run.checkpoint_files import LAST
+from lib.run.console import tool_command
 from lib.run.episodes import Episodes
-from lib.run.next_steps import tool_command
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
 from lib.run.run_folder import Run
@@ -57,8 +57,8 @@ class FinalEvaluation:
         below = evaluation.is_clearly_below(evaluated, list(self._episodes.returns))
         evaluated |= {"training_mean": self._episodes.mean, "below_training": below}
         self._run.write_json("result.json", {**result, "evaluation": evaluated})
-        console.log_evaluation(evaluated)
+        evaluation.log_result(evaluated)
         if below:
             less_greedy = self._policy.less_greedy
             advice = tool_command("evaluate", self._run.path, self._params.env_name, *less_greedy, which=LAST)
-            console.warn_of_greedy_play(evaluated["mean"], self._episodes.mean, advice)
+            evaluation.warn_of_greedy_play(evaluated["mean"], self._episodes.mean, advice)

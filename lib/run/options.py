@@ -45,7 +45,6 @@ class RunOptions:
         init: folder of the run or model whose weights a new run starts with; None for random ones.
         runs_dir: folder in which a new run's folder is created.
         quiet: hide the progress bars and the lines about episodes.
-        verbose: show a line for each episode.
         evaluate_every: agent steps between evaluations; None for no evaluations.
         record_every: number of episodes between videos; None for no videos.
         track: key of tracking.TRACKERS; None for no tracker.
@@ -65,7 +64,6 @@ class RunOptions:
     init: Path | None = None
     runs_dir: Path = DEFAULT_RUNS_DIR
     quiet: bool = False
-    verbose: bool = False
     evaluate_every: int | None = None
     record_every: int | None = None
     track: str | None = None
@@ -93,10 +91,7 @@ class RunOptions:
 
 
 def options_of_book() -> RunOptions:
-    """Return the options of a script without our command line.
-
-    They have torch's seed, the GPU if CUDA is initialised, and a line for each episode, as in the book.
-    """
+    """Return the options of a script without our command line: torch's seed, and the GPU if CUDA is initialised."""
     device = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")  # type: ignore[no-untyped-call]
     seed = torch.initial_seed() % 2**63  # torch's seeds may exceed int64
-    return RunOptions(seed=seed, device=device, runs_dir=Path("runs").absolute(), verbose=True)
+    return RunOptions(seed=seed, device=device, runs_dir=Path("runs").absolute())

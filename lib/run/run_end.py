@@ -10,12 +10,11 @@ from typing import Any
 from ignite.engine import Engine, Events
 
 from lib.envs.checked_env import Closable, close_all
-from lib.run import checkpoint_files, console, learning_rate
+from lib.run import checkpoint_files, console
 from lib.run.curve import draw_or_warn
 from lib.run.events import attach_as_last
 from lib.run.final_evaluation import FinalEvaluation
 from lib.run.growing_files import GrowingFiles
-from lib.run.next_steps import next_steps
 from lib.run.optional_work import run_optional
 from lib.run.result import describe_result
 from lib.run.run_parts import RunParts
@@ -66,7 +65,7 @@ class RunEnd:
                 self._signals += run_optional("tracking", finish)
         finally:
             parts.run.close()  # not before: a run that is resumed meanwhile would have its result overwritten
-        self._log_next_steps(stopped, is_evaluated="evaluation" in written)
+        self._log_next_steps(stopped)
 
     def _return_to_script(self, engine: Engine) -> None:
         """Let a program that goes on after its run have its signals, and start another loop with the engine."""
@@ -94,8 +93,6 @@ class RunEnd:
             parts.episodes,
             parts.speed,
             parts.source.frame_skip,
-            None if parts.save is None else parts.run.checkpoints,
-            parts.stopper.wrong_inputs,
         )
 
     def _hyperparameters(self) -> dict[str, Any]:
@@ -153,22 +150,17 @@ class RunEnd:
             return
         draw_or_warn(self._parts.run.path, self._parts.params.stop_reward)
 
-    def _log_next_steps(self, stopped: str, is_evaluated: bool) -> None:
+    def _log_next_steps(self, stopped: str) -> None:
         parts = self._parts
-        is_finite = stopped != NOT_FINITE
-        solved = is_finite and parts.episodes.solved is not None  # a signal may have come in the same iteration
-        reached_max_steps = parts.steps() >= parts.params.max_steps
-        commands = next_steps(
+        commands = console.next_steps(
             parts.run.path,
             parts.params.env_name,
             parts.options,
             saved=bool(checkpoint_files.numbered(parts.run.checkpoints, "step")),
-            solved=solved,
-            cannot_improve=not is_finite or (reached_max_steps and learning_rate.falls_to_zero(parts.params)),
-            steps=parts.steps(),
-            reached_max_steps=reached_max_steps,
             has_episode=parts.episodes.count > 0,
-            lacks_evaluation=not is_evaluated and (solved or (reached_max_steps and is_finite)),
+            complete=parts.episodes.solved is not None or parts.steps() >= parts.params.max_steps,
+            diverged=stopped == NOT_FINITE,
+            steps=parts.steps(),
         )
         for purpose, command in commands.items():
             log.info("%s  # %s", command, purpose)

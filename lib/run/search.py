@@ -31,7 +31,7 @@ from lib.actors.ray_package import import_ray
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import Hyperparameters, RunParameters
 from lib.run import provenance
-from lib.run.next_steps import command
+from lib.run.console import command
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.run_json import PARAMS, RESULT, read_json, write_json
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, SOLVED, handled_signals
@@ -259,7 +259,7 @@ def _trial_command(argv: Sequence[str], init: Path | None = None) -> list[str]:
         argv: options of the script.
         init: folder that --init names. A trial would look for a bare name in its own folder.
     """
-    words = [word for word in _without(argv, "--tune", "--init") if word not in ("--quiet", "--verbose")]
+    words = [word for word in _without(argv, "--tune", "--init") if word != "--quiet"]
     words += ["--init", str(init.absolute())] if init else []
     return [sys.executable, str(Path(sys.argv[0]).absolute()), *words, "--set", "tuner_mode=true"]
 

@@ -22,18 +22,16 @@ from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource, Stopped
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
 from lib.run import checkpoint, console, evaluation, learning_rate, run_folder, tracking, videos
+from lib.run.console import Screen, continue_command
 from lib.run.episodes import EpisodeFile, first_returns
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods
 from lib.run.final_evaluation import FinalEvaluation
-from lib.run.goal_progress import GoalProgress
-from lib.run.next_steps import continue_command
 from lib.run.options import RunOptions, options_of_book
 from lib.run.ptan_source import RewardsSource, adapt_source
 from lib.run.restoring import Stateful, require_readable
 from lib.run.run_end import RunEnd
 from lib.run.run_parts import RunParts
 from lib.run.saved_state import SavedState
-from lib.run.screen import Screen
 from lib.run.tensorboard import FigureFunction
 from lib.run.video_file import Animation
 from lib.system import files, memory
@@ -238,19 +236,14 @@ class _Setup:
         console.attach_start(parts.engine, parts.speed, parts.warm_up, parts.save is not None)
         if parts.options.quiet:
             return
-        goal_progress = None
-        if parts.params.stop_reward is not None:
-            goal_progress = GoalProgress(parts.episodes, first_returns(parts.run.path, GoalProgress.FIRST))
         Screen(
             parts.source,
             parts.episodes,
             parts.speed,
             parts.warm_up,
-            goal_progress,
+            first_returns(parts.run.path, Screen.FIRST),
             parts.stopper.step_limit,
-            goal_progress is None or parts.options.stop_after is not None,
             parts.time_limit,
-            parts.options.verbose,
         ).attach(parts.engine)
 
     def attach_final_evaluation(self) -> None:

@@ -19,7 +19,7 @@ from fakes import Coded, CodedDying, Counting, Slow, draw_actions
 from lib.actors.process import ProcessActors
 from lib.envs.single_env import make_env
 from lib.experience.interface import Stopped
-from lib.run import console, episode_player, side_by_side
+from lib.run import episode_player, evaluation, side_by_side
 from lib.run.episode_player import EpisodePlayer
 from lib.run.evaluation import PeriodicEvaluation, evaluate, evaluator, is_clearly_below
 from lib.run.events import EvaluationEvents
@@ -328,7 +328,7 @@ def test_an_interrupted_evaluation_leaves_no_process(in_three_processes, monkeyp
 )
 def test_episodes_without_an_end_are_reported(lengths, endless, caplog):
     result = {"mean": 15.8, "std": 8.4, "min": -1.0, "max": 20.0, "episodes": len(lengths), "distinct": 3}
-    console.log_evaluation(result | {"lengths": lengths})
+    evaluation.log_result(result | {"lengths": lengths})
     warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert len(warned) == bool(endless)
     assert endless in caplog.text

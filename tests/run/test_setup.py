@@ -300,7 +300,7 @@ def test_a_run_cannot_be_resumed_during_its_final_evaluation(tmp_path, monkeypat
 
     monkeypatch.setattr("lib.run.evaluation.evaluate", evaluate)
     monkeypatch.setattr("lib.run.evaluation.is_clearly_below", lambda *args: False)
-    monkeypatch.setattr("lib.run.console.log_evaluation", lambda evaluated: None)
+    monkeypatch.setattr("lib.run.evaluation.log_result", lambda evaluated: None)
     engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
     assert asked
     run_folder.Run("solves", params, RunOptions(resume=run.path)).close()
@@ -853,11 +853,11 @@ def test_plain_sources_and_buffers_of_ptan_run_until_the_game_is_solved(tmp_path
     source, buffer = plain_ptan(Counting(length=5))
     engine = Engine(lambda engine, batch: {"loss": 1.0, "epsilon": 0.5})
     params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=14.0)
-    run = setup_ignite(engine, params, source, "book", args=RunOptions(runs_dir=tmp_path, verbose=True))
+    run = setup_ignite(engine, params, source, "book", args=RunOptions(runs_dir=tmp_path))
     state = engine.run(common.batch_generator(buffer, 10, 4))
     assert state.stopped == "solved"  # type: ignore[attr-defined]
     output = capsys.readouterr().out
-    assert "Episode 12: reward=15, steps=5, speed=" in output
+    assert re.search(r"^Episodes? 1\b.*=15.*, elapsed=0:00:\d\d$", output, re.M)
     assert state.metrics["avg_steps"] == pytest.approx(5.0)
     assert "after 100 episodes and " in output
     # Those of the warm-up are written in the first iteration.

@@ -1,0 +1,138 @@
+"""What a person sees while a run trains, on a terminal and in a file, and the commands to copy at its end."""
+
+import io
+import itertools
+import logging
+import re
+import shlex
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from finished_runs import make_run
+from lib.experience.episodes import Episode
+from lib.run import console
+from lib.run.console import Screen, next_steps, seconds_to_rise
+from lib.run.episodes import Episodes
+from lib.run.options import RunOptions
+from running import PROJECT, assignments, run
+from sources import CountingSource
+
+
+class Watched:
+    """A Screen, its output, and a clock that stands still while no episode is played."""
+
+    def __init__(self, monkeypatch, caplog, terminal, **options):
+        caplog.set_level(logging.INFO, "lib")
+        self.now = 1000.0
+        caplog.clear()
+        self.log = caplog
+        monkeypatch.setattr(console, "bar_stream", lambda: terminal)
+        monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.source = CountingSource()
+        self.episodes = Episodes(self.source, options.pop("goal", 18.0))
+        speed = SimpleNamespace(recent=2000.0, with_pauses=1000.0, learning_since=0.0, warm_up_speed=1.0)
+        usual = {"warm_up": 0, "first_returns": [], "step_limit": 1_000_000, "time_limit": None}
+        self.screen = Screen(self.source, self.episodes, speed, **usual | options)
+        self.screen._start_training()
+
+    @property
+    def lines(self):
+        return self.log.messages
+
+    def play(self, returns, every=1.0):
+        """Let an episode of ten steps with each of these returns end every `every` seconds."""
+        for total in returns:
+            self.now += every
+            self.source.steps_done += 10
+            self.episodes._add(Episode(float(total), 10, self.source.steps_done, self.now))
+            self.screen._episode_completed()
+            self.screen._iteration_completed()
+        return self
+
+
+@pytest.fixture
+def watched(monkeypatch, caplog):
+    return lambda terminal=None, **options: Watched(monkeypatch, caplog, terminal, **options)
+
+
+def test_a_terminal_shows_a_bar_with_goal_speed_and_time_left(watched):
+    terminal = io.StringIO()
+    watched(terminal, first_returns=[-2.0] * 10).play(np.arange(200) / 20)
+    # The mean of the last 100 returns is 7.475. It rises by 0.05 a second.
+    last = terminal.getvalue().rpartition("\r")[2]
+    pattern = r" 47%\|.+\| mean of 100: 7\.47, goal 18, 2,000 steps/s, \d+:\d\d:\d\d, ~4 min left *"
+    assert re.fullmatch(pattern, last), last
+
+
+def test_without_a_trend_the_time_to_the_limit_is_shown_and_without_a_goal_the_step(watched):
+    lines = watched().play([-21.0] * 40).lines
+    assert any(line.endswith(", limit in ~17 min.") for line in lines)  # at 1,000 steps/s
+    terminal = io.StringIO()
+    watched(terminal, goal=None, step_limit=1000).play([-21.0] * 40)
+    assert re.search(r" 40%\|.*step 400, .*, limit in ~10 s", terminal.getvalue())
+
+
+def test_a_file_has_the_books_line_for_slow_episodes_and_at_most_a_kilobyte_a_minute_for_short_ones(watched):
+    slow = watched().play([-21.0] * 30, every=20.0).lines
+    lines = [line for line in slow if line.startswith("Episode ")]
+    assert len(lines) == 30
+    assert re.fullmatch(r"Episode 1: reward=-21, steps=10, speed=2000\.0 f/s, elapsed=\d+:\d\d:\d\d", lines[0])
+    assert re.fullmatch(r"Step 20, mean of 2: -21\.00, goal 18, 2,000 steps/s, .*\.", slow[2])
+    short = watched().play([-21.0] * 12_000, every=0.05)
+    assert 60 < len(short.lines) < 90
+    assert len("\n".join(short.lines)) <= 10 * 1024
+    short.screen._end()
+    spans = [re.findall(r"^Episodes? (\d+)(?: to (\d+))?:", line) for line in short.lines]
+    numbers = [(int(first), int(last or first)) for [(first, last)] in filter(None, spans)]
+    assert numbers[0][0] == 1
+    assert all(first == before + 1 for (_, before), (first, _) in itertools.pairwise(numbers))
+    assert numbers[-1][1] == 12_000  # none is lost at the end
+
+
+def test_the_time_left_is_extrapolated_only_along_a_trend():
+    def seconds(returns, missing):
+        return seconds_to_rise([Episode(total, 10, 0, 2.0 * n) for n, total in enumerate(returns)], missing)
+
+    noise = np.random.default_rng(1).normal(size=100)
+    assert seconds(np.arange(100) / 4 + noise, 10.0) == pytest.approx(80.0, rel=0.1)
+    assert seconds(np.arange(100) / 4, 1000.0) is None  # too far away
+    assert seconds(noise, 10.0) is None
+    assert seconds([5.0] * 100, 10.0) is None
+    assert seconds(np.arange(19.0), 10.0) is None
+
+
+@pytest.mark.slow
+def test_the_printed_commands_work(tmp_path):
+    options = ("--env-id", "fakes:Shown-v0", *assignments("envs=4", "rollout=16", "minibatch=32"))
+    ended = run(Path("distributed/01_ppo.py"), *options, "--stop-after", 320, "--runs-dir", tmp_path)
+    commands = [line.partition("  # ")[0] for line in ended.stdout.splitlines() if "  # " in line]
+    assert len(commands) == 3
+    play, report, go_on = commands
+    for command in (f"{play} --record", report, f"{go_on} --stop-after 640"):
+        _, script, *words = shlex.split(command)
+        process = run(PROJECT / "distributed" / script, *words, cwd=PROJECT / "distributed")
+        assert process.returncode == 0, (command, process.stderr)
+
+
+def test_a_run_goes_on_with_what_it_does_not_record_unless_it_is_complete_or_has_diverged(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["03_ppo_actors.py"])
+    path = make_run(tmp_path / "run", knobs={"engine": "process", "patience": 60.0, "async_envs": True})
+    knobs = {"engine": "ray", "address": "10.0.0.1:6379", "patience": 60.0, "async_envs": False}
+
+    def commands(owns_process=True, **changed):
+        options = RunOptions(knobs=knobs, owns_process=owns_process, record_every=5, stop_after=400)
+        state = {"saved": True, "has_episode": True, "complete": False, "diverged": False, "steps": 300}
+        return next_steps(path, "fakes:Catch-v0", options, **state | changed)
+
+    given = "--record-every 5 --address 10.0.0.1:6379 --no-async-envs --engine ray"
+    words = commands()["continue the run"].partition("--env-module fakes ")[2]
+    assert words == f"{given} --stop-after 400"
+    assert commands(steps=400)["continue the run"].endswith(given)
+    usual = ["watch it play", "create a report"]
+    assert list(commands(owns_process=False)) == list(commands(diverged=True)) == usual
+    assert list(commands(complete=True)) == [*usual, "play 100 episodes"]
+    assert list(commands(saved=False)) == ["create a report"]
