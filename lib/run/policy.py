@@ -1,4 +1,8 @@
-"""Greedy, sampled and epsilon-greedy policies of a trained network."""
+"""Greedy, sampled and epsilon-greedy policies of a trained network.
+
+A policy is a function from states, (batch, ...), as environments of make_env return them, and the random generator of
+each state's episode to actions, (batch,) int64.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,22 +31,11 @@ def in_evaluation_mode(net: nn.Module) -> Iterator[None]:
 
 
 def scores_of(net: nn.Module, states: torch.Tensor) -> torch.Tensor:
-    """Return the action probabilities of an ActorCritic, or the Q-values of any other network.
-
-    Args:
-        net: see GreedyPolicy.
-        states: (batch, ...), as environments of make_env return them.
-
-    Returns:
-        (batch, n_actions) float32.
-    """
-    scores: torch.Tensor
+    """Return the action probabilities of an ActorCritic, or another network's Q-values, (batch, n_actions) float32."""
     if isinstance(net, ActorCritic):
         logits, _ = net(channels_last(states).contiguous())
-        scores = logits.softmax(1)
-    else:
-        scores = getattr(net, "qvals", net)(states)  # the book's distributional network returns logits
-    return scores
+        return cast(torch.Tensor, logits.softmax(1))
+    return cast(torch.Tensor, getattr(net, "qvals", net)(states))  # the book's distributional network returns logits
 
 
 class GreedyPolicy:
@@ -64,22 +57,14 @@ class GreedyPolicy:
 
     @torch.no_grad()
     def scores(self, states: np.ndarray) -> np.ndarray:
-        """Return Q-values or action probabilities, (batch, n_actions) float32.
-
-        Args:
-            states: (batch, ...), as environments of make_env return them.
-        """
+        """Return Q-values or action probabilities, (batch, n_actions) float32."""
         device = next((weight.device for weight in self.net.parameters()), torch.device("cpu"))
         with in_evaluation_mode(self.net):
             scores = scores_of(self.net, torch.as_tensor(states, device=device))
         return scores.cpu().numpy()
 
     def action_mask(self, states: np.ndarray) -> np.ndarray:
-        """Return the action mask of each state.
-
-        Returns:
-            (batch, n_actions) bool, or (batch, 1) of True if the environment reports no mask.
-        """
+        """Return each state's action mask, (batch, n_actions) bool; (batch, 1) of True if there are no masks."""
         tensor = torch.as_tensor(states)
         split = cast(MaskSplitter | None, getattr(self.net, "split", None))  # a network of the user may have none
         mask = None
@@ -88,16 +73,13 @@ class GreedyPolicy:
         return np.ones((len(states), 1), np.bool_) if mask is None else mask.numpy()
 
     def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:
-        """Return the best actions, (batch,) int64. No random generators are needed."""
+        """Return the best actions. No random generators are needed."""
         actions: np.ndarray = self.scores(states).argmax(1)
         return actions
 
 
 class SampledPolicy(GreedyPolicy):
-    """Policy that draws its actions from a network's probabilities, as a PPO agent does in training.
-
-    Args:
-        net: ppo.model.ActorCritic.
+    """Policy that draws its actions from the probabilities of an ActorCritic, as a PPO agent does in training.
 
     Raises:
         UsageError: if the network gives action values instead of probabilities.
@@ -111,7 +93,7 @@ class SampledPolicy(GreedyPolicy):
             )
 
     def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:
-        """Return actions, (batch,) int64, drawn with the random generator of each state's episode."""
+        """Return actions, drawn with the random generator of each state's episode."""
         shares = self.scores(states).astype(np.float64).cumsum(1)
         draws = np.array([random.random() for random in randoms]) * shares[:, -1]
         actions: np.ndarray = (shares > draws[:, None]).argmax(1)
@@ -119,13 +101,7 @@ class SampledPolicy(GreedyPolicy):
 
 
 class EpsilonGreedyPolicy:
-    """Policy that takes a uniformly random action with probability epsilon. Action masks are respected.
-
-    Args:
-        policy: policy for all other actions.
-        n_actions: number of actions.
-        epsilon: probability of a random action.
-    """
+    """Policy that takes a random legal action with probability epsilon, and the action of another policy otherwise."""
 
     def __init__(self, policy: GreedyPolicy, n_actions: int, epsilon: float):
         self.policy = policy
@@ -133,12 +109,7 @@ class EpsilonGreedyPolicy:
         self.epsilon = epsilon
 
     def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator]) -> np.ndarray:
-        """Return actions, (batch,) int64.
-
-        Args:
-            states: (batch, ...).
-            randoms: random generator of each state's episode.
-        """
+        """Return actions. Random ones are drawn with the random generator of each state's episode."""
         actions = self.policy(states, randoms)
         exploring = [row for row, random in enumerate(randoms) if random.random() < self.epsilon]
         if exploring:
