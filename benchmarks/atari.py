@@ -24,9 +24,9 @@ import launch
 import markup
 import minutes
 from lib import cli
-from lib.run import run_json
 from lib.run.curve import rolling_mean
 from lib.run.episodes import Episodes
+from lib.run.folder import read_params
 
 import numpy as np
 import pandas as pd
@@ -96,7 +96,7 @@ def keep(run: Path, steps: int, script: str, game: str, seed: int) -> None:
     """Write a run's curve: agent step, and mean return of the last 100 training episodes. Its end is in the stamp."""
     result = launch.result_of(run)
     stamped = {
-        **curve.origin(run_json.read_params(run)),
+        **curve.origin(read_params(run)),
         "settings": {"script": script, "game": game, "seed": seed},
         "end": {name: result[name] for name in ("steps", "seconds", "mean_100")},
     }

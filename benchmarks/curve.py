@@ -16,8 +16,8 @@ import lab
 import launch
 import markup
 from lib.hyperparameters import HYPERPARAMS
-from lib.run import run_json
 from lib.run.curve import rolling_mean
+from lib.run.folder import read_params
 from lib.run.options import affecting_results
 
 import pandas as pd
@@ -55,7 +55,7 @@ def keep(run: Path, beside: int = 0) -> str:
     Raises:
         SystemExit: if it is not a run of a DQN.
     """
-    params = run_json.read_params(run)
+    params = read_params(run)
     if "replay_size" not in params["hyperparameters"]:
         raise SystemExit(f"{run} is a run of {params['script']}; use time_to_solve.py to keep curves of PPO")
     rung, changed = rung_of(params), changed_fields(params)
@@ -81,7 +81,7 @@ def write(run: Path, name: str, rung: str, beside: int = 0) -> None:
         rung: name of the run's script with its own options.
         beside: number of other runs that shared the machine.
     """
-    params = run_json.read_params(run)
+    params = read_params(run)
     end = run / "result.json"
     result = json.loads(end.read_text()) if end.exists() else {"stopped": "killed", "reached": {}}
     stamped = {

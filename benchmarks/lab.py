@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # for lib outside .ve
 
 from lib import cli
 from lib.errors import UsageError
-from lib.run import provenance
+from lib.run.folder import current_commit, versions
 from lib.system import machine
 from lib.system.files import PROJECT
 
@@ -32,7 +32,7 @@ Stamp = dict[str, Any]
 @functools.cache
 def commit() -> str | None:
     """Return the project's commit at the first call. Later calls would see the results as changes."""
-    return provenance.commit()
+    return current_commit()
 
 
 def commit_of(checkout: Path) -> str:
@@ -55,7 +55,7 @@ def stamp(device: str = "cpu", threads: int | None = None, **settings: Any) -> S
     return {
         "measured": datetime.now().astimezone().isoformat(timespec="seconds"),
         "commit": commit(),
-        "versions": provenance.versions(),
+        "versions": versions(),
         "machine": described,
         "settings": settings,
     }

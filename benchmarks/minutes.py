@@ -18,7 +18,7 @@ import curve
 import lab
 import launch
 import markup
-from lib.run.run_json import read_params
+from lib.run.folder import read_params
 
 import numpy as np
 import pandas as pd

@@ -20,7 +20,7 @@ import markup
 from lib import cli
 from lib.analysis.run_data import read_scalars
 from lib.analysis.trained_agent import TrainedAgent
-from lib.run import run_json
+from lib.run.folder import read_params
 from lib.system.machine import cores
 
 import numpy as np
@@ -63,7 +63,7 @@ def measure(turn: tuple[int, str], steps: int) -> list[dict[str, Any]]:
 def play(run: Path, seed: int) -> tuple[float, float]:
     """Return the mean predicted value of the states of GAMES greedy games, and the mean discounted return from them."""
     agent = TrainedAgent(run, "last")
-    gamma = run_json.read_params(run)["hyperparameters"]["gamma"]
+    gamma = read_params(run)["hyperparameters"]["gamma"]
     env = agent.make_env()
     predicted: list[float] = []
     earned: list[float] = []

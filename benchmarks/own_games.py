@@ -23,8 +23,8 @@ import launch
 import markup
 from lib import cli
 from lib.envs.single_env import reward_threshold
-from lib.run import run_json
 from lib.run.episodes import WINDOW
+from lib.run.folder import read_params
 
 import pandas as pd
 from tqdm import tqdm
@@ -69,7 +69,7 @@ def measure(turn: tuple[str, str, int]) -> dict[str, Any]:
     with launch.finished_run(script, *options, **environment) as run:
         result = launch.result_of(run)
         episodes = pd.read_csv(run / "episodes.csv")
-        params = run_json.read_params(run)["hyperparameters"]
+        params = read_params(run)["hyperparameters"]
         greedy = launch.evaluate_greedily(run, EPISODES, seed, *module_option, **environment)
     step, seconds = goal_reached(game, result, episodes, params["envs"] * params["rollout"])
     return {

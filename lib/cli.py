@@ -21,8 +21,9 @@ from lib.actors.engines import ENGINES
 from lib.envs import checked_env
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameters
-from lib.run import run_checks, search, tracking
+from lib.run import search, tracking
 from lib.run.arguments import Parser, resolve
+from lib.run.folder import find
 from lib.run.option_types import (
     above_zero,
     folder,
@@ -200,7 +201,7 @@ def checkpoint_tool(doc: str | None) -> Parser:
 def run_args(parser: Parser) -> argparse.Namespace:
     """Parse the command line of a `checkpoint_tool` or `run_tool`, and replace the run's name by its folder."""
     args = parser.parse_args()
-    args.run = run_checks.find(args.run, args.runs_dir)
+    args.run = find(args.run, args.runs_dir)
     return args
 
 

@@ -1,14 +1,14 @@
 """Run folders as a finished run leaves them, for tests of comparison and report."""
 
-import fcntl
 import os
 from contextlib import contextmanager
 
 import numpy as np
+from filelock import FileLock
 from torch.utils.tensorboard import SummaryWriter
 
 from lib.hyperparameters import HYPERPARAMS
-from lib.run import provenance, run_json
+from lib.run.folder import describe, read_params, write_json
 from lib.run.options import RunOptions
 from lib.run.video_file import Video
 
@@ -22,9 +22,9 @@ def improving(episode):
 def make_run(path, seed=1, returns=improving, episodes=150, script="01_ppo", knobs=None, **hyperparameters):
     """Make a finished run with 100 steps and 6 seconds per episode."""
     path.mkdir(parents=True)
-    params = provenance.describe(script, HYPERPARAMS["pong"], RunOptions(seed=seed, knobs=knobs or {}))
+    params = describe(script, HYPERPARAMS["pong"], RunOptions(seed=seed, knobs=knobs or {}))
     params["hyperparameters"] |= hyperparameters
-    run_json.write_json(path / "params.json", params)
+    write_json(path / "params.json", params)
     rows = [f"{n},{100 * n},100,{returns(n):g},{6 * n}.00,\n" for n in range(1, episodes + 1)]
     (path / "episodes.csv").write_text("episode,step,length,return,seconds,video\n" + "".join(rows))
     result = {
@@ -34,7 +34,7 @@ def make_run(path, seed=1, returns=improving, episodes=150, script="01_ppo", kno
         "reached": {"18.0": {"seconds": 60.0 * seed}},
         "this_process": {"steps_per_second": 250.0 + seed, "training_seconds": 8.0, "parts": PARTS},
     }
-    run_json.write_json(path / "result.json", result)
+    write_json(path / "result.json", result)
     return path
 
 
@@ -62,16 +62,13 @@ def add_videos(path, *names):
 
 def edit_params(path, edit):
     """Change a run's params.json by a function of its content."""
-    params = run_json.read_params(path)
+    params = read_params(path)
     edit(params)
-    run_json.write_json(path / "params.json", params)
+    write_json(path / "params.json", params)
 
 
 @contextmanager
 def in_use(run):
     """Lock a run as a process does that works on it."""
-    (run / "checkpoints").mkdir(exist_ok=True)
-    lock = os.open(run / "checkpoints", os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    yield
-    os.close(lock)
+    with FileLock(run / "lock", thread_local=False):
+        yield

@@ -141,8 +141,8 @@ def folder(runs_dir: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Return the content of all files in a folder, without the two that name the process that uses it."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in ("lock", "pid"))
+    """Return the content of all files in a folder, without the one that names the process that uses it."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
     return {path: path.read_bytes() for path in files}
 
 
@@ -177,9 +177,9 @@ def run_in_parts(
 
 
 def result_of(path: Path) -> dict[str, Any]:
-    """Return the result of a run, without the digests of its files."""
+    """Return the result of a run."""
     result: dict[str, Any] = json.loads((path / "result.json").read_text())
-    return {name: value for name, value in result.items() if name not in ("files", "sha256")}
+    return result
 
 
 def checkpoint_of(path: Path) -> dict[str, Any]:

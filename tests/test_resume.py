@@ -52,7 +52,7 @@ def uninterrupted(tmp_path_factory):
 )
 def test_a_stopped_and_resumed_run_equals_the_uninterrupted_one(uninterrupted, tmp_path, number):
     process = start(BASELINE, *PONG, "--stop-after", LAST, "--runs-dir", tmp_path)
-    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-00000009*.pt.sha256")), process)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-00000009*.pt")), process)
     time.sleep(0.1)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)

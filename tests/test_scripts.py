@@ -404,7 +404,7 @@ def test_a_second_ctrl_c_ends_a_run_whose_environment_hangs(tmp_path):
 
 def test_a_run_in_use_is_refused(tmp_path):
     process = start(BASELINE, *VECTORS, *SMALL_DQN, "--quiet", "--runs-dir", tmp_path)
-    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.sha256")), process)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt")), process)
     second = run(BASELINE, *resuming(folder(tmp_path)))
     process.kill()
     process.communicate()

@@ -20,8 +20,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.run_data import returns_before
 from lib.analysis.trained_agent import TrainedAgent
-from lib.run import evaluation, run_json
+from lib.run import evaluation
 from lib.run.console import tool_command
+from lib.run.folder import write_json
 from lib.run.policy import EpsilonGreedyPolicy
 
 
@@ -50,7 +51,7 @@ def main() -> None:
         "seed": args.seed,
     }
     if output is not None:
-        run_json.write_json(output, context | metrics)
+        write_json(output, context | metrics)
     if is_greedy and evaluation.is_clearly_below(metrics, training := returns_before(args.run, agent.step)):
         advice = tool_command("evaluate", args.run, agent.env_id, *agent.policy.less_greedy, which=args.checkpoint)
         evaluation.warn_of_greedy_play(metrics["mean"], fmean(training), advice)

@@ -18,7 +18,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis import export
 from lib.analysis.trained_agent import TrainedAgent
-from lib.run import run_checks
 from lib.system.progress import show_progress
 
 
@@ -34,7 +33,6 @@ def main() -> None:
     export.require_packages(kinds)
     output = args.output or args.run / "export"
     export.require_replaceable(output)
-    run_checks.require_no_hard_links(args.run)
     show_progress(True)
     agent = TrainedAgent(args.run, args.checkpoint, "cpu", args.env_module, args.network)
     states = export.record_states(agent, args.states, args.seed)

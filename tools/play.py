@@ -23,7 +23,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import Window, WindowClosed, action_names, add_score_panel
-from lib.run import run_checks, run_folder
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult
 from lib.run.episode_replayer import FrameSink
 from lib.run.policy import EpsilonGreedyPolicy
@@ -45,8 +44,6 @@ def watch_in_window(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace)
 
 
 def record_videos(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> None:
-    run_checks.require_no_hard_links(args.run)
-    run_folder.tidy(args.run)
     play_episode = player(agent, env, args)
     for number in range(args.episodes):
         stem = f"play-{agent.step}-episode-{number + 1}"

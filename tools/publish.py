@@ -22,12 +22,12 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
-from lib.run import checkpoint_reading, evaluation, run_json
+from lib.run import checkpoint_reading, evaluation
 from lib.run.checkpoint import PLAYABLE
-from lib.run.checkpoint_files import digest_path
 from lib.run.console import module_option
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import format_return
+from lib.run.folder import read_params, write_json
 from lib.system import files
 from lib.system.console_log import quoted, without_folder
 from lib.system.files import PROJECT
@@ -58,7 +58,7 @@ EPISODES, SEED = 100, 1  # the defaults of tools/evaluate.py
 DEVICE = ("--device", "--cuda")  # a reader of the card may have no such device; params.json keeps it
 PRIVATE = ("--runs-dir", "--resume")  # options whose values are paths on the user's machine
 LIMITS = ("--time-limit", "--stop-after")  # options that limit one session of a run
-FILES = r"params\.json|evaluation\.json|README\.md|checkpoints(/best-\d+\.pt(\.sha256)?)?"
+FILES = r"params\.json|evaluation\.json|README\.md|checkpoints(/best-\d+\.pt)?"
 
 
 def main() -> None:
@@ -109,8 +109,8 @@ def require_replaceable(model: Path, run: Path) -> None:
 
 
 def write_model(agent: TrainedAgent, checkpoint: dict[str, Any], model: Path, metrics: dict[str, Any]) -> None:
-    """Write the folder of a model: params.json, the checkpoint with its digest, evaluation.json and the card."""
-    params = run_json.read_params(agent.run)
+    """Write the folder of a model: params.json, the checkpoint, evaluation.json and the card."""
+    params = read_params(agent.run)
     params["sessions"] = [session | {"argv": without(PRIVATE, session["argv"])} for session in params["sessions"]]
     params["init"] = params.get("init") and without_folder(params["init"])
     if builder := params.get("network", {}).get("builder"):
@@ -123,9 +123,8 @@ def write_model(agent: TrainedAgent, checkpoint: dict[str, Any], model: Path, me
         saved = io.BytesIO()
         torch.save(checkpoint, saved)
         files.write(target, saved.getvalue())
-        files.write(digest_path(target), f"{files.digest(target)}  {target.name}\n")
-        run_json.write_json(new / "params.json", params)
-        run_json.write_json(new / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
+        write_json(new / "params.json", params)
+        write_json(new / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
         files.write(new / "README.md", card(agent, model, shown_size(new), params, metrics))
         if model.exists():
             model.rename(old)

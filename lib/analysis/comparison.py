@@ -13,9 +13,9 @@ import pandas as pd
 
 from lib.analysis import intervals, run_data
 from lib.hyperparameters import kind_of, recorded_fields
-from lib.run import run_folder, run_json
 from lib.run.checkpoint_files import numbered
 from lib.run.episodes import WINDOW, Episodes, format_return
+from lib.run.folder import in_use, read_params
 from lib.run.run_name import short_number
 from lib.system.console_log import without_folder
 
@@ -44,7 +44,7 @@ class Group:
 
 def read_settings(run: Path) -> Settings:
     """Return a run's settings: those of FIRST, then script options and hyperparameters."""
-    params = run_json.read_params(run)
+    params = read_params(run)
     # A run of an earlier version lacks the hyperparameters that were added since.
     kind = kind_of(params["hyperparameters"])
     defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.default != dataclasses.MISSING}
@@ -64,9 +64,9 @@ def read_outcome(run: Path) -> dict[str, object]:
     """
     episodes = run_data.read_episodes(run)
     returns = episodes["return"]
-    running = run_folder.in_use(run)  # asked once, because the run may end meanwhile
+    running = in_use(run)  # asked once, because the run may end meanwhile
     result = {} if running else run_data.read_result(run)
-    stop_reward = str(run_json.read_params(run)["hyperparameters"].get("stop_reward"))
+    stop_reward = str(read_params(run)["hyperparameters"].get("stop_reward"))
     solved = result.get("reached", {}).get(stop_reward, {})
     evaluation = _greedy_evaluation(run) or result.get("evaluation", {})
     is_model = episodes.empty and not result and "step" in evaluation
@@ -115,7 +115,7 @@ def short_names(runs: Sequence[Path]) -> list[str]:
 
     A name that is not unique stays whole; see `whole_names`.
     """
-    run_names = {str(run_json.read_params(run)["hyperparameters"]["run_name"]) for run in runs}
+    run_names = {str(read_params(run)["hyperparameters"]["run_name"]) for run in runs}
     shared = f"{run_names.pop()}-" if len(run_names) == 1 else ""
     names = [TIMESTAMP.sub("", run.name, count=1).removeprefix(shared) for run in runs]
     return [name if names.count(name) == 1 else long for name, long in zip(names, whole_names(runs), strict=True)]
@@ -191,7 +191,7 @@ def summarise(group: Group) -> str:
     for count, what in ((running.sum(), "still running"), (unfinished, "stopped early, and can be resumed")):
         if count:
             summary += f"; {count} {what}"
-    sessions = [session for run in group.runs for session in run_json.read_params(run)["sessions"]]
+    sessions = [session for run in group.runs for session in read_params(run)["sessions"]]
     if len({session["commit"] for session in sessions}) > 1:
         summary += "; they ran at different commits"
     if len({_machine(session) for session in sessions}) > 1:

@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 
 from lib.analysis import comparison, curves, intervals, run_data
 from lib.errors import Fault, UsageError
-from lib.run import run_json
 from lib.run.curve import picture_title
 from lib.run.episodes import WINDOW
+from lib.run.folder import read_params
 from lib.system import files
 from lib.system.console_log import without_folder
 
@@ -282,7 +282,7 @@ def _cells(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _hyperparameters(run: Path) -> dict[str, Any]:
-    hyperparameters: dict[str, Any] = run_json.read_params(run)["hyperparameters"]
+    hyperparameters: dict[str, Any] = read_params(run)["hyperparameters"]
     return hyperparameters
 
 
@@ -298,7 +298,7 @@ def _video_caption(file: Path) -> str:
 
 def _provenance(run: Path) -> dict[str, Any]:
     """Return a run's environment, commit, machine, versions, processes and settings."""
-    sessions = run_json.read_params(run)["sessions"]
+    sessions = read_params(run)["sessions"]
     newest = sessions[-1] if sessions else {}
     return {
         "run": run.name,

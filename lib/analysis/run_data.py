@@ -1,6 +1,5 @@
 """Readers for the files of a run folder: episodes, TensorBoard scalars, results and videos."""
 
-import functools
 import logging
 import math
 import re
@@ -10,9 +9,8 @@ from typing import Any
 import pandas as pd
 
 from lib.errors import UsageError
-from lib.run import run_folder, run_json
 from lib.run.episodes import CSV_COLUMNS, WINDOW
-from lib.run.growing_files import require_digest
+from lib.run.folder import in_use, read_json, read_params
 from lib.run.stopping import ENDED, HOPELESS, NOT_FINITE, SOLVED, STEPS
 
 log = logging.getLogger(__name__)
@@ -30,22 +28,17 @@ def read_episodes(run: Path) -> pd.DataFrame:
     """Read a run's episodes.csv, one row per finished episode. A run without episodes gives an empty table.
 
     Raises:
-        UsageError: if the file is damaged, was changed after the run, or was written by another version.
+        UsageError: if the file is damaged.
     """
     path = run / "episodes.csv"
-    _require_unchanged(run, path)
     try:
         frame = pd.read_csv(path)
     except (FileNotFoundError, pd.errors.EmptyDataError):
         frame = pd.DataFrame(columns=list(CSV_COLUMNS))
     except ValueError as error:
         raise UsageError(f"{path} cannot be read: {str(error).strip()}") from error
-    missing = set(NUMERIC_COLUMNS) - set(frame)
-    if missing:
-        raise UsageError(
-            f"{run} was made by another version of this project{_commit(run)}: its episodes.csv has no "
-            f"{', '.join(sorted(missing))}"
-        )
+    if missing := set(NUMERIC_COLUMNS) - set(frame):
+        raise UsageError(f"{path} cannot be read: it has no {', '.join(sorted(missing))}")
     try:
         numbers = frame.astype(dict.fromkeys(NUMERIC_COLUMNS, float))
     except ValueError as error:
@@ -73,10 +66,10 @@ def read_result(run: Path) -> dict[str, Any]:
     The result is empty if there is no file, or if a process works on the run and the file is outdated.
 
     Raises:
-        UsageError: if the file is damaged or was written by another version.
+        UsageError: if the file is damaged.
     """
     file = run / "result.json"
-    return run_json.read_json(file, run_json.RESULT) if file.exists() and not run_folder.in_use(run) else {}
+    return read_json(file) if file.exists() and not in_use(run) else {}
 
 
 def has_ended(run: Path) -> bool:
@@ -89,7 +82,7 @@ def has_ended(run: Path) -> bool:
     """
     result = read_result(run)
     if result.get("stopped") == STEPS:
-        return bool(result["steps"] >= run_json.read_params(run)["hyperparameters"].get("max_steps", math.inf))
+        return bool(result["steps"] >= read_params(run)["hyperparameters"].get("max_steps", math.inf))
     return result.get("stopped") in (SOLVED, NOT_FINITE, ENDED, HOPELESS)
 
 
@@ -97,23 +90,18 @@ def read_evaluation(run: Path) -> dict[str, Any]:
     """Read a run's evaluation.json, which tools/evaluate.py writes. A missing file gives an empty dictionary.
 
     Raises:
-        UsageError: if the file is damaged or was written by another version.
+        UsageError: if the file is damaged.
     """
     file = run / "evaluation.json"
-    return run_json.read_json(file, run_json.EVALUATION) if file.exists() else {}
+    return read_json(file) if file.exists() else {}
 
 
 def read_scalars(run: Path) -> dict[str, tuple[list[int], list[float]]]:
-    """Read a run's TensorBoard scalars: steps and values by tag. A run without event files gives none.
-
-    Raises:
-        UsageError: if an event file was changed after the run.
-    """
+    """Read a run's TensorBoard scalars: steps and values by tag. A run without event files gives none."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     if not any(run.glob("events.out.tfevents.*")):
         return {}
-    require_unchanged_events(run)
     sizes = {"scalars": MAX_SCALARS, "images": 1, "histograms": 1, "compressedHistograms": 1, "tensors": 1}
     accumulator = EventAccumulator(str(run), size_guidance=sizes)
     accumulator.Reload()
@@ -149,60 +137,3 @@ def list_videos(run: Path) -> list[Path]:
     returns = {path: float(match["total"]) for path in newest_first if (match := VIDEO_NAME.match(path.name))}
     best = max(returns, key=returns.__getitem__, default=None)
     return sorted(newest_first, key=lambda path: path != best)
-
-
-def require_unchanged_events(run: Path) -> None:
-    """Compare the event files of a run that has ended with their digests. A deleted one is named in a warning.
-
-    Raises:
-        UsageError: if one was changed after the run.
-    """
-    for file in run.glob("events.out.tfevents.*"):
-        _require_unchanged(run, file)
-    if not run_folder.in_use(run):
-        for name in _recorded_files(run)[0]:
-            if name.startswith("events.") and not (run / name).exists():
-                _warn_once(f"{run / name} is missing: its scalars are not shown.")
-
-
-def _require_unchanged(run: Path, path: Path) -> None:
-    """Compare a file with its recorded digest.
-
-    result.json holds that of the whole file. If the run was killed, files.json holds that at the last checkpoint.
-
-    Raises:
-        UsageError: if they differ, or if the file was deleted.
-    """
-    if run_folder.in_use(run):
-        return
-    files, at_end = _recorded_files(run)
-    recorded = files.get(path.name, {})
-    if not path.exists():
-        if recorded:
-            raise UsageError(f"{path} was deleted; restore it")
-    elif recorded.get("sha256"):
-        require_digest(path, path.stat().st_size if at_end else recorded["size"], recorded["sha256"], "restore it")
-    elif not (run / "files.json").exists() and any((run / "checkpoints").glob("step-*.pt")):
-        _warn_once(f"{path} could not be checked for changes, because files.json of its run is missing.")
-
-
-@functools.cache
-def _warn_once(text: str) -> None:
-    """Log a warning. Tools read a file several times."""
-    log.warning("%s", text)
-
-
-def _recorded_files(run: Path) -> tuple[dict[str, dict[str, Any]], bool]:
-    """Return size and digest of the files that grow, by name, and whether they come from result.json.
-
-    Otherwise they are those at the last checkpoint.
-    """
-    if of_end := read_result(run).get("files"):
-        return of_end, True
-    file = run / "files.json"
-    return (run_json.read_json(file, run_json.FILES).get("files", {}) if file.exists() else {}), False
-
-
-def _commit(run: Path) -> str:
-    sessions = run_json.read_params(run)["sessions"]
-    return f", commit {sessions[-1]['commit']}" if sessions and sessions[-1].get("commit") else ""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lib.analysis import comparison, run_data
 from lib.errors import UsageError
-from lib.run import run_checks
+from lib.run.folder import find, places
 
 
 def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = False) -> tuple[list[Path], list[str]]:
@@ -30,11 +30,11 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
         try:
             runs[_usable_run(name, runs_dir, with_episodes)] = None
         except (UsageError, OSError) as error:  # a run of another user may not be readable
-            places = run_checks.places(name, runs_dir)
-            if not any(path.exists() or path.is_symlink() for path in places):
+            paths = places(name, runs_dir)
+            if not any(path.exists() or path.is_symlink() for path in paths):
                 raise
             reason = str(error)
-            for parent in sorted((str(path.resolve().parent) for path in places), key=len, reverse=True):
+            for parent in sorted((str(path.resolve().parent) for path in paths), key=len, reverse=True):
                 reason = reason.replace(f"{parent}/", "")  # a page may be sent to others
             reasons.append(reason)
     if not runs:
@@ -43,11 +43,9 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
 
 
 def _usable_run(name: str, runs_dir: Path, with_episodes: bool) -> Path:
-    run_checks.require_printable(Path(name))
-    run = run_checks.find(name, runs_dir)
+    run = find(name, runs_dir)
     comparison.read_settings(run)
     comparison.read_outcome(run)
-    run_data.require_unchanged_events(run)
     if with_episodes and run_data.read_episodes(run).empty:
         raise UsageError(f"{run} has no finished episode, like a new run or a model; there is nothing to show")
     return run

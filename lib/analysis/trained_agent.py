@@ -16,8 +16,9 @@ from lib.errors import Fault, UsageError
 from lib.nets import noisy
 from lib.ppo.fast import FastModel
 from lib.ppo.model import Model
-from lib.run import checkpoint_reading, provenance, run_checks, run_json
+from lib.run import checkpoint_reading
 from lib.run.checkpoint_files import BEST, LAST, find_checkpoint, numbered, step_of
+from lib.run.folder import current_commit, describe_network, read_params, require_trust
 from lib.run.policy import GreedyPolicy, SampledPolicy
 from lib.system.console_log import quoted
 
@@ -56,9 +57,9 @@ class TrainedAgent:
         network: str | own_network.Factory | None = None,
     ):
         self.run = run
-        params = run_json.read_params(run)
+        params = read_params(run)
         self.env_id = str(params["hyperparameters"].get("env_name"))
-        run_checks.require_trust(run, self.env_id, module)
+        require_trust(run, self.env_id, module)
         if module and not module_of(self.env_id):  # the run's script imported the module itself
             self.env_id = f"{module}:{self.env_id}"
         self.file = find_checkpoint(run, which)
@@ -164,17 +165,12 @@ def _require_same(net: nn.Module, recorded: dict[str, Any] | None) -> None:
     """Refuse a network that fits the weights, but is not the run's.
 
     Raises:
-        ValueError: if a class differs.
+        ValueError: if its class differs.
     """
     if not recorded:
         return
-    rebuilt = provenance.network(net)
-    if (before := recorded["class"]) != (now := rebuilt["class"]):
+    if (before := recorded["class"]) != (now := describe_network(net)["class"]):
         raise ValueError(f"the run's network was a {before}, and this one is a {now}")
-    for name in recorded["layers"] | rebuilt["layers"]:
-        before, now = (layers.get(name, "missing") for layers in (recorded["layers"], rebuilt["layers"]))
-        if before != now:
-            raise ValueError(f"the layer {name} was {before}, and is {now}")
 
 
 def _network_error(file: Path, params: dict[str, Any], error: Exception, network: object) -> UsageError:
@@ -190,7 +186,7 @@ def _network_error(file: Path, params: dict[str, Any], error: Exception, network
         "the environment's observations or actions have changed since the run",
         "the script builds its own network (name what builds it: --network FILE.py:NAME)",
     ]
-    if commit not in (str(provenance.commit()).partition("+")[0], "None"):
+    if commit not in (str(current_commit()).partition("+")[0], "None"):
         causes.append(f"the project's network has changed since commit {commit} (git checkout {commit})")
     env_id = params["hyperparameters"].get("env_name")
     return UsageError(f"the network of {file} does not fit {env_id}: {reason}. Possible causes: {'; '.join(causes)}")

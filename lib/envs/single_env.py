@@ -284,7 +284,7 @@ def _import_module_of(env_id: str) -> None:
 
     gym.make does the same, but its error message does not give the reason for a failure. The module may be
     installed, or it may be in the current folder or the project folder. The user has named it; see
-    run_checks.require_trust.
+    folder.require_trust.
     """
     module = module_of(env_id)
     if not module:

@@ -14,7 +14,8 @@ from lib.envs.preprocessing import without_options
 from lib.envs.single_env import module_of, reward_threshold
 from lib.errors import UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameters, recorded_fields
-from lib.run import config_file, run_checks, run_folder, run_json, tracking
+from lib.run import config_file, tracking
+from lib.run.folder import find, read_params, require_trust
 from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
 from lib.run.options import ACTOR_OPTIONS, DEFAULT_RUNS_DIR, RunOptions, affecting_results, changeable_on_resume
@@ -86,8 +87,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
             raise UsageError("--init starts a new run, and a resumed run has its own weights; leave one of them out")
         if "params" in values or "config" in values or "tune" in options:
             raise UsageError("a resumed run keeps its hyperparameters; leave out --params, --config and --tune")
-        options["resume"] = run_checks.find(options["resume"], options.get("runs_dir", DEFAULT_RUNS_DIR))
-        run_folder.refuse_model(options["resume"])
+        options["resume"] = find(options["resume"], options.get("runs_dir", DEFAULT_RUNS_DIR))
         # Parsed a second time with None for each of the script's own options, to tell given values from defaults.
         given = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(knobs))))
         given_knobs = {name: given[name] for name in knobs}
@@ -136,7 +136,7 @@ def _new_run(
     _require_actors(knobs, any(knobs.get(name) != defaults.get(name) for name in ACTOR_OPTIONS))
     _check_engine(knobs)
     if "init" in options:
-        options["init"] = run_checks.find(options["init"], options.get("runs_dir", DEFAULT_RUNS_DIR))
+        options["init"] = find(options["init"], options.get("runs_dir", DEFAULT_RUNS_DIR))
         require_same_game(options["init"], params.env_name, script)
     run_options = RunOptions(**options, knobs=knobs, owns_process=True)
     kinds = {"best": table is not parser.hyperparams, "init": run_options.init is not None}
@@ -194,7 +194,6 @@ def _check_search(options: Mapping[str, Any], overrides: Sequence[str]) -> None:
 
 
 def _runs_dir(path: Path) -> Path:
-    run_checks.require_printable(path.absolute())
     if path.exists() and not path.is_dir():
         raise UsageError(f"--runs-dir {path.absolute()} is not a folder")
     return path.absolute()
@@ -275,10 +274,9 @@ def _resume(
         overrides: values of --set.
     """
     run = options["resume"]
-    recorded = run_json.read_params(run)
+    recorded = read_params(run)
     params = _recorded_params(parser, run, recorded, script)
-    run_checks.require_trust(run, params.env_name, module)
-    run_checks.require_no_hard_links(run)
+    require_trust(run, params.env_name, module)
     requested = override(params, overrides)
     if env_id is not None:
         requested = dataclasses.replace(requested, env_name=env_id)
@@ -312,7 +310,7 @@ def _are_same_repeated(parser: Parser, name: str, recorded: Any, given: Any) -> 
     """Return whether an option that may be repeated, such as --without, has the same values, in any order."""
     if not isinstance(_action(parser, name), argparse._AppendAction) or recorded is None:
         return False
-    return set(map(run_json.as_json, recorded)) == set(map(run_json.as_json, given))
+    return set(map(repr, recorded)) == set(map(repr, given))
 
 
 def _require_own_address(run: Path, recorded: str | None, given: str | None, engine: str | None) -> None:

@@ -1,8 +1,8 @@
 """Checkpoints: written atomically, verified when read, without executable code, and sufficient to resume bit for bit.
 
-A checkpoint is the file `checkpoints/<kind>-<agent steps>.pt`. Its SHA-256 digest lies beside it in the format of
-`sha256sum -c`. A run can be resumed from a `step-*` checkpoint; the newest and the one before it are kept. The
-`best-*` checkpoint holds the network with the best mean return so far, for playing and evaluating.
+A checkpoint is the file `checkpoints/<kind>-<agent steps>.pt`. A run can be resumed from a `step-*` checkpoint; the
+newest and the one before it are kept. The `best-*` checkpoint holds the network with the best mean return so far, for
+playing and evaluating.
 """
 
 import errno
@@ -20,7 +20,7 @@ from ignite.handlers import Checkpoint
 from ignite.handlers.checkpoint import BaseSaveHandler
 
 from lib.errors import Fault, UsageError
-from lib.run.checkpoint_files import digest_path, numbered
+from lib.run.checkpoint_files import numbered
 from lib.run.checkpoint_reading import first_line
 from lib.run.events import EpisodeEvents, attach_as_last
 from lib.run.restoring import Stateful
@@ -36,7 +36,7 @@ PLAYABLE = ("net", "iteration")
 
 
 class VerifiedSaver(BaseSaveHandler):
-    """Save handler for ignite's Checkpoint: temporary file, fsync, digest, rename. Outdated files are removed last.
+    """Save handler for ignite's Checkpoint: temporary file, fsync, rename. Outdated files are removed last.
 
     Args:
         folder: folder of the checkpoints. Files left by an interrupted write are removed from it.
@@ -53,9 +53,6 @@ class VerifiedSaver(BaseSaveHandler):
         self._resumable_best = self._best  # the newest one when the last step-* file was written
         for leftover in folder.glob("*.tmp"):
             leftover.unlink()
-        for digest in folder.glob("*.pt.sha256"):
-            if not digest.with_suffix("").exists():
-                digest.unlink()
 
     def __call__(self, checkpoint: Mapping[str, Any], filename: str, metadata: Mapping[str, Any] | None = None) -> None:
         if not all(bool(torch.isfinite(weights).all()) for weights in checkpoint["net"].values()):
@@ -83,7 +80,6 @@ class VerifiedSaver(BaseSaveHandler):
         with temporary.open("wb") as file:
             torch.save(dict(checkpoint), file)
             files.sync(file)
-        files.write(digest_path(self.folder / filename), f"{files.digest(temporary)}  {filename}\n")
         temporary.replace(self.folder / filename)
         files.sync_folder(self.folder)
 
@@ -94,7 +90,6 @@ class VerifiedSaver(BaseSaveHandler):
             self._resumable_best = self._best
         for outdated in {*self._outdated} - {newest, self._resumable_best}:
             (self.folder / outdated).unlink(missing_ok=True)
-            digest_path(self.folder / outdated).unlink(missing_ok=True)
         self._outdated = [name for name in self._outdated if name == self._resumable_best]
 
     def _room(self, error: BaseException) -> str:

@@ -11,11 +11,6 @@ log = logging.getLogger(__name__)
 BEST, LAST = "best", "last"
 
 
-def digest_path(file: Path) -> Path:
-    """Return the path of a checkpoint's digest."""
-    return file.with_name(f"{file.name}.sha256")
-
-
 def numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:
     """List the checkpoints of a kind as (agent steps, path), oldest first. A user's copies are not listed."""
     named = ((re.fullmatch(rf"{kind}-(\d+)\.pt", file.name), file) for file in folder.iterdir())
@@ -32,7 +27,6 @@ def set_aside_newer(folder: Path, step: int) -> None:
             aside = file.with_suffix(".undone")
             log.info("%s is newer than the checkpoint. It is renamed to %s.", file, aside.name)
             file.rename(aside)
-            digest_path(file).unlink(missing_ok=True)
 
 
 def find_checkpoint(run: Path, which: str) -> Path:

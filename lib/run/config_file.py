@@ -10,7 +10,6 @@ from lib.envs.preprocessing import without_options
 from lib.errors import UsageError
 from lib.hyperparameters import RunParameters, recorded_fields
 from lib.run.options import affecting_results
-from lib.run.run_json import as_json
 from lib.system.checked import as_field_type, require_type
 
 
@@ -90,10 +89,10 @@ def option_value(action: argparse.Action, value: Any) -> Any:
     """
     constants = _constants(action)
     for constant in constants:
-        if as_json(constant) == as_json(value):
+        if _as_json(constant) == _as_json(value):
             return constant
     if isinstance(action, argparse.BooleanOptionalAction | argparse._StoreConstAction):
-        allowed = " or ".join(map(as_json, dict.fromkeys(constants)))
+        allowed = " or ".join(map(_as_json, dict.fromkeys(constants)))
         raise ValueError(f"{action.dest} is {value!r}; it has to be {allowed}")
     if isinstance(action, argparse._CountAction):
         if not isinstance(value, int) or isinstance(value, bool):
@@ -134,7 +133,7 @@ def _single_value(action: argparse.Action, value: Any) -> Any:
         read = action.type(str(value)) if callable(action.type) else value
     except (ValueError, argparse.ArgumentTypeError) as error:
         raise ValueError(f"{action.dest}: {error}") from error
-    return value if is_own and not isinstance(value, str) and as_json(read) != as_json(value) else read
+    return value if is_own and not isinstance(value, str) and _as_json(read) != _as_json(value) else read
 
 
 def _has_own_type(action: argparse.Action) -> bool:
@@ -142,3 +141,8 @@ def _has_own_type(action: argparse.Action) -> bool:
     kind = action.type
     module = getattr(kind, "__module__", None) or ""  # a method of a type written in C has none
     return callable(kind) and kind not in (int, float, str, Path) and not module.startswith("lib.")
+
+
+def _as_json(value: Any) -> str:
+    """Return a value as it stands in params.json, which tells True from 1 and has lists for tuples."""
+    return json.dumps(value, default=str)

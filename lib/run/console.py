@@ -25,8 +25,8 @@ from lib.experience.interface import ExperienceSource
 from lib.run.checkpoint_files import BEST
 from lib.run.episodes import WINDOW, Episodes, format_return
 from lib.run.events import EpisodeEvents, TrainingEvents
+from lib.run.folder import read_params
 from lib.run.options import RunOptions, changeable_on_resume
-from lib.run.run_json import read_params
 from lib.run.speed import Speed, format_rate
 from lib.run.stopping import NOT_FINITE, SOLVED
 from lib.system.clock import format_duration, format_estimate, since_process_start

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lib.run import run_json
 from lib.run.console import shown
 from lib.run.episodes import WINDOW, Episodes
+from lib.run.folder import read_params
 from lib.system import files
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def rolling_mean(returns: "pd.Series") -> "pd.Series":
 
 def picture_title(runs: Iterable[Path], width: int) -> str:
     """Return game, scripts and seeds of some runs, in lines of at most `width` characters."""
-    params = [run_json.read_params(run) for run in runs]
+    params = [read_params(run) for run in runs]
     games = dict.fromkeys(str(each["hyperparameters"]["env_name"]) for each in params)
     scripts = dict.fromkeys(str(each["script"]) for each in params)
     seeds = sorted({each["seed"] for each in params})

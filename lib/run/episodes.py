@@ -12,7 +12,6 @@ from typing import Any
 
 from ignite.engine import Engine, Events
 
-from lib.errors import UsageError
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
 from lib.run.events import EpisodeEvents
@@ -298,19 +297,3 @@ def reaches(mean: float, goal: float) -> bool:
 def format_return(value: float) -> str:
     """Format a return with two decimals, or three significant digits if it is huge, or small but no rounding error."""
     return f"{value:.3g}" if 1e-9 < abs(value) < 0.01 or abs(value) >= 1e9 else f"{value:.2f}"
-
-
-def last_step(folder: Path) -> int:
-    """Return the agent step of the last episode in a run folder's episodes.csv, or 0 without episodes.
-
-    Raises:
-        UsageError: if the file is damaged.
-    """
-    path = folder / "episodes.csv"
-    if not path.exists():
-        return 0
-    try:
-        with path.open(newline="") as file:
-            return max((int(row["step"]) for row in csv.DictReader(file)), default=0)
-    except (ValueError, TypeError, KeyError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read: {type(error).__name__}: {error}") from error

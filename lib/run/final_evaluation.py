@@ -11,9 +11,9 @@ from lib.run import evaluation
 from lib.run.checkpoint_files import LAST
 from lib.run.console import tool_command
 from lib.run.episodes import Episodes
+from lib.run.folder import RunFolder
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
-from lib.run.run_folder import Run
 from lib.system.seeds import tagged_seed
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class FinalEvaluation:
         policy: GreedyPolicy,
         params: RunParameters,
         options: RunOptions,
-        run: Run,
+        run: RunFolder,
         episodes: Episodes,
     ):
         self._policy = policy

@@ -9,8 +9,9 @@ from torch import nn
 
 from lib.envs.preprocessing import without_options
 from lib.errors import UsageError
-from lib.run import checkpoint_reading, run_json
+from lib.run import checkpoint_reading
 from lib.run.checkpoint_files import BEST, find_checkpoint
+from lib.run.folder import read_params
 from lib.run.restoring import Stateful
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ def require_same_game(model: Path, env_name: str, script: str) -> None:
         UsageError: if the network was trained on another id. The message names the script that trained it, because
             the networks of other scripts may not fit.
     """
-    params = run_json.read_params(model)
+    params = read_params(model)
     recorded = params["hyperparameters"]
     trained_on = without_options(str(recorded.get("env_name")))
     # A script may add its own options to the id later. A network that does not fit them is refused then.
@@ -74,7 +75,7 @@ def _load(network: nn.Module, weights: Mapping[str, object], file: Path, model: 
     try:
         network.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:
-        script = run_json.read_params(model)["script"]
+        script = read_params(model)["script"]
         problem = textwrap.shorten(str(error).strip().splitlines()[-1], 160, placeholder=" ...")
         raise UsageError(
             f"the network of {file} does not fit this script's network ({problem}); it was trained by {script}.py. "

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 
 from lib.errors import UsageError, divisors
-from lib.run.run_checks import FILE_NAMES
 
 
 def whole(text: str) -> int:
@@ -99,7 +98,7 @@ def writable(path: Path, option: str) -> Path:
         raise UsageError(f"{path} is a link that leads to itself; give {option} another file")
     if (target.exists() and not target.is_file()) or not os.access(target.parent, os.W_OK):
         raise UsageError(f"{path} cannot be written; give {option} a file in a folder that exists and can be written")
-    if (target.parent / "params.json").exists() and target.name in FILE_NAMES - {"evaluation.json"}:
+    if (target.parent / "params.json").exists() and target.name in ("params.json", "episodes.csv", "result.json"):
         raise UsageError(f"{path} belongs to a run and would be lost; give {option} another file")
     return target
 

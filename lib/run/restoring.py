@@ -13,7 +13,6 @@ from torch.optim import Adam, Optimizer
 
 from lib.errors import Fault, UsageError
 from lib.run.checkpoint_reading import first_line, numbers_fit
-from lib.run.run_json import as_json
 
 
 @runtime_checkable
@@ -64,7 +63,7 @@ def _plain(value: Any) -> bool | int | float | str | None:
     """Return a setting, or a text if it is not a plain value. It is the same text after params.json is read."""
     if isinstance(value, bool | int | float | str | None):
         return value
-    return str(json.loads(as_json(value)))
+    return str(json.loads(json.dumps(value, default=str)))
 
 
 def require_readable(objects: Mapping[str, Stateful]) -> None:

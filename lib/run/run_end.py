@@ -14,7 +14,6 @@ from lib.run import checkpoint_files, console
 from lib.run.curve import draw_or_warn
 from lib.run.events import attach_as_last
 from lib.run.final_evaluation import FinalEvaluation
-from lib.run.growing_files import GrowingFiles
 from lib.run.optional_work import run_optional
 from lib.run.result import describe_result
 from lib.run.run_parts import RunParts
@@ -54,7 +53,7 @@ class RunEnd:
         engine_state.stopped = stopped
         result = describe_result(engine, stopped, parts.episodes, parts.speed, parts.run.read_result())
         self._write_result(result)
-        self._close(result)
+        self._close()
         self._signals = list(parts.stopper.signals)
         try:
             self._evaluate(stopped, result)
@@ -101,12 +100,10 @@ class RunEnd:
         first = {"seed": parts.options.seed, "script": parts.script}
         return first | parts.options.knobs | dataclasses.asdict(parts.params)
 
-    def _close(self, result: dict[str, Any]) -> None:
-        """Close everything, and add the final sizes of TensorBoard's files to the result."""
+    def _close(self) -> None:
+        """Close everything."""
         parts = self._parts
         parts.board.close()
-        result["files"] = GrowingFiles(parts.run.path).state_dict()
-        parts.run.write_json("result.json", result)
         parts.source.close()
         parts.stopper.release_signals()
         close_all(self._no_longer_needed())

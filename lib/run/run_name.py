@@ -10,7 +10,7 @@ from lib.hyperparameters import RunParameters
 from lib.run.options import RunOptions
 
 MAX_LENGTH = 150  # characters of the changes
-WITH_RUN_NAME = 200  # characters of run_name and the changes; with the script they fit into run_folder.LONGEST_NAME
+WITH_RUN_NAME = 200  # characters of run_name and the changes; with the script they fit into folder.LONGEST_NAME
 
 
 def changes_in_name(

@@ -13,11 +13,11 @@ from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from lib.experience.interface import ExperienceSource
 from lib.hyperparameters import RunParameters
-from lib.run import evaluation, learning_rate, run_folder, tracking
+from lib.run import evaluation, learning_rate, tracking
 from lib.run.episode_replayer import EpisodeReplayer
 from lib.run.episodes import Episodes
 from lib.run.events import register_events
-from lib.run.growing_files import GrowingFiles
+from lib.run.folder import GrowingFiles, RunFolder
 from lib.run.initial_weights import load_initial_weights
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
@@ -100,7 +100,7 @@ class RunParts:
             with undisturbed():
                 self.replayer = self._open_replayer() if options.record_every else None
                 self.evaluation_envs = self._open_evaluation_envs() if options.evaluate_every else []
-            self.run = run_folder.Run(script, params, options, (save or {}).get("net"))
+            self.run = RunFolder(script, params, options, self._net())
         except BaseException:
             close_all(self.opened)
             raise
@@ -146,6 +146,11 @@ class RunParts:
         """Return whether the run has reached its step limit: --stop-after, or max_steps without it."""
         return self.steps() >= self.stopper.step_limit
 
+    def _net(self) -> nn.Module | None:
+        net = (self.save or {}).get("net")
+        assert net is None or isinstance(net, nn.Module)
+        return net
+
     def policy(self) -> GreedyPolicy:
         """Return the greedy policy of the run's network."""
         assert self.save is not None
@@ -166,12 +171,8 @@ class RunParts:
         return self._board
 
     def growing_files(self) -> GrowingFiles:
-        """Return the growing files. Their digests are also written to a file, which tools read if the run is killed.
-
-        TensorBoard's files are flushed before a digest is taken, if they are open by now.
-        """
-        flush = (lambda: None) if self._board is None else self._board.flush
-        return GrowingFiles(self.run.path, flush, lambda state: self.run.write_json("files.json", {"files": state}))
+        """Return the growing files. TensorBoard's are flushed before their sizes are taken, if they are open by now."""
+        return GrowingFiles(self.run.path, (lambda: None) if self._board is None else self._board.flush)
 
     def abort_setup(self) -> None:
         """Close everything that the set-up has opened, and unlock the run folder."""

@@ -11,9 +11,7 @@ from ignite.engine import Engine, Events
 
 from lib.errors import UsageError
 from lib.hyperparameters import Hyperparameters
-from lib.run import checkpoint, checkpoint_files, checkpoint_reading, learning_rate, restoring, run_json, videos
-from lib.run.episodes import last_step
-from lib.run.growing_files import GrowingFiles
+from lib.run import checkpoint, checkpoint_files, checkpoint_reading, learning_rate, restoring, videos
 from lib.run.initial_weights import load_initial_weights
 from lib.run.options import affecting_results
 from lib.run.restoring import Stateful
@@ -80,7 +78,6 @@ class SavedState:
         if "speed" in content and not parts.warm_up:  # earlier versions did not save it
             restoring.restore({"speed": parts.speed}, content)
         self._require_steps_left()
-        GrowingFiles(parts.run.path).require_unchanged(content.get("files", {}))
         return content
 
     def restore_files(self, content: Mapping[str, Any]) -> None:
@@ -168,24 +165,11 @@ class SavedState:
     def _newest_checkpoint(self) -> dict[str, Any]:
         run = self._parts.run
         content = checkpoint_reading.newest(run.checkpoints, self._damaged)
-        if content is None and self._parts.save is None and last_step(run.path):
+        if self._parts.save is None:
             raise UsageError(f"{run.path} cannot be resumed, because its script saves no checkpoints; start a new run")
-        if content is None and self._has_saved():
-            raise UsageError(f"{run.path} has no step-* checkpoint; restore one, or start a new run")
         if content is None:
             log.info("The run was stopped before its first checkpoint and starts again from the beginning.")
         return content or {}
-
-    def _has_saved(self) -> bool:
-        """Return whether the run has saved a checkpoint, which is recorded in files.json before it is written."""
-        run, params = self._parts.run, self._parts.params
-        step, file = last_step(run.path), run.path / "files.json"
-        is_early = step < params.warm_up + params.checkpoint_every
-        if is_early and any(run.checkpoints.glob("*.tmp")):  # it was killed while it wrote the first one
-            return False
-        if not file.exists():  # earlier versions did not write it
-            return step > params.warm_up
-        return bool(run_json.read_json(file, run_json.FILES)["files"])
 
     def _require_steps_left(self) -> None:
         """Refuse a run at its step limit, unless its result or evaluation is still missing."""

@@ -30,21 +30,18 @@ from typing import Any
 from lib.actors.ray_package import import_ray
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import Hyperparameters, RunParameters
-from lib.run import provenance
 from lib.run.console import command
+from lib.run.folder import current_commit, read_json, write_json
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
-from lib.run.run_json import PARAMS, RESULT, read_json, write_json
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, SOLVED, handled_signals
 from lib.run.tuning import UNSOLVED, base_space, ray_tune, start_ray, trial_resources
 from lib.system import files
 from lib.system.parent import kill_with_parent
 from lib.system.processes import handling
-from lib.system.shapes import TEXT
 
 log = logging.getLogger(__name__)
 
 SEARCH_FILE = "search.json"
-SEARCH = {"samples": (int,), "options": [TEXT]}  # shape of search.json; "commit" is missing in earlier ones
 COLUMNS = ("trial", "stopped", "episodes", "best_mean", "steps", "seconds")
 
 
@@ -95,7 +92,7 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         log.info("The search in %s continues.", folder)
         tuner = tune.Tuner.restore(str(folder / "ray"), trainable, resume_errored=True, param_space=space)
     else:
-        write_json(folder / SEARCH_FILE, {"samples": args.tune, "options": options, "commit": provenance.commit()})
+        write_json(folder / SEARCH_FILE, {"samples": args.tune, "options": options, "commit": current_commit()})
         log.info("Search: %d trials. They are recorded in %s.", args.tune, folder)
         tuner = tune.Tuner(
             trainable,
@@ -196,14 +193,14 @@ def _folder_of(config: Mapping[str, Any], trials: Path, number: str) -> Path:
 
 def _runs_have(folder: Path, config: Mapping[str, Any]) -> bool:
     """Return whether all runs of a trial's folder have these hyperparameters."""
-    runs = [read_json(file, PARAMS)["hyperparameters"] for file in folder.glob("runs/*/params.json")]
+    runs = [read_json(file)["hyperparameters"] for file in folder.glob("runs/*/params.json")]
     return all(run.get(name) == value for run in runs for name, value in config.items())
 
 
 def _complete(folder: Path) -> dict[str, Any]:
     """Return the result of a trial's run, or {} if no run of it has finished. A diverged run would diverge again."""
     for file in sorted((folder / "runs").glob("*/result.json")):
-        result = read_json(file, RESULT)
+        result = read_json(file)
         if EXIT_CODES.get(result["stopped"]) == 0 or result["stopped"] == NOT_FINITE:
             return result
     return {}
@@ -281,14 +278,14 @@ def _require_same_search(folder: Path, samples: int, words: Sequence[str]) -> No
     file = folder / SEARCH_FILE
     if not file.exists():  # a search of an earlier version
         return
-    recorded = read_json(file, SEARCH)
+    recorded = read_json(file)
     if (recorded["samples"], _by_option(recorded["options"])) != (samples, _by_option(words)):
         before = shlex.join(["--tune", str(recorded["samples"]), *recorded["options"]])
         raise UsageError(
             f"{folder} holds a search that was started with {before}. Give the same options to continue it, or another "
             "--runs-dir for a new search"
         )
-    if (started_at := recorded.get("commit")) not in (None, current := provenance.commit()):
+    if (started_at := recorded.get("commit")) not in (None, current := current_commit()):
         log.warning("The search was started at commit %s; the code is at %s now.", started_at, current)
 
 

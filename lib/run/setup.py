@@ -21,11 +21,12 @@ from lib.errors import UsageError
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource, Stopped
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
-from lib.run import checkpoint, console, evaluation, learning_rate, run_folder, tracking, videos
+from lib.run import checkpoint, console, evaluation, learning_rate, tracking, videos
 from lib.run.console import Screen, continue_command
 from lib.run.episodes import EpisodeFile, first_returns
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods
 from lib.run.final_evaluation import FinalEvaluation
+from lib.run.folder import RunFolder
 from lib.run.options import RunOptions, options_of_book
 from lib.run.ptan_source import RewardsSource, adapt_source
 from lib.run.restoring import Stateful, require_readable
@@ -57,7 +58,7 @@ def setup_ignite(
     args: RunOptions | None = None,
     save: Mapping[str, Stateful] | None = None,
     figures: Mapping[str, FigureFunction] | None = None,
-) -> run_folder.Run:
+) -> RunFolder:
     """Attach everything that a run needs around its loop: telemetry, stopping, checkpoints, resume.
 
     A program without cli.main may run the engine again after Ctrl-C or an error. So the environments that this function
@@ -114,8 +115,7 @@ def setup_ignite(
     _engines.add(engine)
     setup = _Setup(parts)
     try:
-        with files.named(parts.run.path):
-            setup.restore_and_open()
+        setup.restore_and_open()
         setup.attach_learning_rate()
         setup.attach_telemetry(extra_metrics)
         setup.attach_evaluation()
@@ -157,8 +157,6 @@ class _Setup:
         if parts.options.resume:
             parts.run.add_session()
         self._saved.restore_files(content)
-        # A notebook may run the engine again: the folder is locked again, and the first result is replaced.
-        parts.engine.add_event_handler(Events.STARTED, parts.run.take)
         parts.engine.add_event_handler(TrainingEvents.LEARNING_STARTED, parts.run.discard_result)
         parts.open_board()
         self._saved.attach(content)

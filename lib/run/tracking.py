@@ -20,7 +20,7 @@ from ignite.handlers.base_logger import BaseOutputHandler
 
 from lib.errors import UsageError
 from lib.run.evaluation import SPREAD
-from lib.run.run_json import read_params
+from lib.run.folder import read_params
 from lib.run.stopping import EXIT_CODES
 from lib.run.tensorboard import end_metrics
 from lib.system.console_log import install_command

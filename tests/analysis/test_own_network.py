@@ -9,14 +9,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from finished_runs import edit_params
 from lib.analysis.own_network import build
 from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
-from lib.hyperparameters import HYPERPARAMS
 from lib.ppo.model import Model
-from lib.run import provenance
-from lib.run.options import RunOptions
+from lib.run.folder import describe_network
 from running import CATCH, FAKES, assignments, folder
 
 EVALUATE, PUBLISH = Path("tools/evaluate.py"), Path("tools/publish.py")
@@ -63,17 +60,6 @@ def test_a_run_with_its_own_network_is_played_with_that_network_or_not_at_all(an
         TrainedAgent(run, "last", module="fakes", network=f"{other}:Other")
 
 
-@pytest.mark.slow
-def test_a_layer_of_another_class_is_noticed(trained_run):
-    def change(params):
-        layers = params["network"]["layers"]
-        layers[next(name for name, kind in layers.items() if kind == "ReLU")] = "Tanh"
-
-    edit_params(trained_run, change)
-    with pytest.raises(UsageError, match=r"the layer .* was Tanh, and is ReLU.* --network"):
-        TrainedAgent(trained_run, module="fakes")
-
-
 def test_a_network_of_a_numbered_script_can_become_torchscript(tmp_path):
     file = tmp_path / "09_own-net.py"
     file.write_text(
@@ -92,23 +78,18 @@ class Outer:
 @pytest.mark.parametrize("net", [torch.nn.Sequential(torch.nn.Linear(3, 2)), Outer.Inner(3, 2)])
 def test_a_network_without_a_class_of_its_own_is_built_by_a_function_of_the_script(monkeypatch, net):
     monkeypatch.setattr("sys.argv", ["/project/10_mine.py"])
-    assert provenance.network(net)["builder"] == "/project/10_mine.py:NAME"
+    assert describe_network(net)["builder"] == "/project/10_mine.py:NAME"
 
 
 def test_a_network_of_a_notebooks_cell_has_to_be_moved_into_a_file_or_is_given_itself(monkeypatch, trained_run):
     cell = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", cell)
+    monkeypatch.setattr("sys.argv", ["/project/launcher.py"])
     kind = type("Cell", (torch.nn.Linear,), {"__module__": "__main__"})
-    assert provenance.network(kind(3, 2))["builder"] == "FILE.py:Cell"
+    assert describe_network(kind(3, 2)) == {"class": "Cell", "builder": "/project/launcher.py:NAME"}
     agent = TrainedAgent(trained_run, module="fakes", network=lambda space, n_actions: Model(space, n_actions))
     expected = TrainedAgent(trained_run, module="fakes").policy.net.state_dict()
     assert all(torch.equal(weights, expected[name]) for name, weights in agent.policy.net.state_dict().items())
-
-
-def test_a_compiled_network_is_not_described():
-    scripted = torch.jit.script(torch.nn.Linear(3, 2))
-    assert "network" not in provenance.describe("x", HYPERPARAMS["pong"], RunOptions(), scripted)
-    assert "network" in provenance.describe("x", HYPERPARAMS["pong"], RunOptions(), torch.nn.Linear(3, 2))
 
 
 FILE = """

@@ -7,15 +7,11 @@ from lib.analysis import comparison
 from lib.analysis.run_data import (
     list_videos,
     read_episodes,
-    read_result,
     read_scalars,
-    require_unchanged_events,
     returns_before,
     time_by_part,
 )
 from lib.errors import UsageError
-from lib.run import run_json
-from lib.system import files
 
 
 def test_the_time_by_part_comes_from_the_result_or_from_tensorboard(tmp_path):
@@ -52,19 +48,6 @@ def test_the_best_video_is_listed_first_and_then_the_newest(tmp_path):
     assert [path.name for path in list_videos(run)] == [names[3], "by hand.webm", names[4], *reversed(names[:3])]
 
 
-def test_a_deleted_file_of_a_run_is_named(tmp_path, caplog):
-    run = make_run(tmp_path / "run")
-    run_json.write_json(
-        run / "files.json",
-        {"files": {name: {"size": 9, "sha256": 64 * "0"} for name in ("episodes.csv", "events.out.tfevents.1.a.b.0")}},
-    )
-    require_unchanged_events(run)
-    assert "events.out.tfevents.1.a.b.0 is missing: its scalars are not shown." in caplog.text
-    (run / "episodes.csv").unlink()
-    with pytest.raises(UsageError, match=r"episodes.csv was deleted; restore it"):
-        read_episodes(run)
-
-
 @pytest.mark.parametrize("content", [None, "", "episode,step,length,return,seconds,video\n"])
 def test_a_run_without_episodes_is_an_empty_table(tmp_path, content):
     run = make_run(tmp_path / "run")
@@ -78,12 +61,16 @@ def test_a_run_without_episodes_is_an_empty_table(tmp_path, content):
 @pytest.mark.parametrize(
     ("file", "content", "facts"),
     [
-        ("episodes.csv", "episode,reward\n1,2\n", "another version of this project, commit .* no length, return, sec"),
+        (
+            "episodes.csv",
+            "episode,reward\n1,2\n",
+            "episodes.csv cannot be read: it has no length, return, seco",
+        ),
         ("episodes.csv", "step,length,return,seconds\n1,2,three,4\n", "episodes.csv cannot be read: .*three"),
         ("episodes.csv", "a,b\n1,2,3,4\n5,6,7,8,9\n", "episodes.csv cannot be read"),
-        ("params.json", '{"script": "01_ppo"}', "params.json lacks game, hyperparameters, knobs, seed, sessions"),
+        ("params.json", '{"script": "01_ppo"}', "another version of this project: its format is None"),
         ("result.json", '{"stopped": ', "result.json cannot be read"),
-        ("result.json", "[1]", "result.json does not hold a JSON object"),
+        ("result.json", "[1]", "result.json holds list, not a JSON object"),
     ],
 )
 def test_a_damaged_file_is_reported(tmp_path, file, content, facts):
@@ -92,23 +79,3 @@ def test_a_damaged_file_is_reported(tmp_path, file, content, facts):
     with pytest.raises(UsageError, match=facts) as error:
         comparison.comparison_table([run])
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("killed", [True, False])
-def test_changed_episodes_of_a_run_are_refused_even_if_it_was_killed(tmp_path, killed):
-    run = make_run(tmp_path / "run")
-    file = run / "episodes.csv"
-    saved = {file.name: {"size": file.stat().st_size, "sha256": files.digest(file)}}
-    if killed:
-        (run / "result.json").unlink()
-        run_json.write_json(run / "files.json", {"files": saved})
-        with file.open("a") as more:  # after the last checkpoint
-            more.write(file.read_text().splitlines()[-1] + "\n")
-    else:
-        run_json.write_json(run / "result.json", read_result(run) | {"files": saved})
-    assert len(read_episodes(run))
-    content = bytearray(file.read_bytes())
-    content[60] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(UsageError, match=r"episodes\.csv was changed after it was written"):
-        read_episodes(run)

@@ -14,8 +14,8 @@ from lib.errors import UsageError
 from lib.nets import losses
 from lib.ppo.fast import FastModel
 from lib.ppo.model import Model
-from lib.run import provenance
 from lib.run.checkpoint_files import find_checkpoint
+from lib.run.folder import describe_network
 from lib.run.policy import GreedyPolicy
 
 IMAGE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
@@ -58,7 +58,7 @@ def test_a_network_is_rebuilt_from_its_weights(name, space):
     if name.startswith("normalising"):
         net.conv.normalise_by(torch.from_numpy(states))
     rebuilt = build_network(net.state_dict(), space, 6)
-    assert provenance.network(rebuilt) == provenance.network(net)
+    assert describe_network(rebuilt) == describe_network(net)
     scores = GreedyPolicy(net).scores(states)
     assert scores.shape == (5, 6)
     tolerance = 0.05 if "bfloat16" in name else 1e-6  # the rebuilt network computes in float32

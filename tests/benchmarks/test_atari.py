@@ -7,14 +7,14 @@ import pytest
 
 import atari
 from finished_runs import make_run
-from lib.run import run_json
+from lib.run.folder import read_params, write_json
 
 
 @pytest.fixture
 def atari_run(results, tmp_path):
     run = make_run(tmp_path / "run", returns=float, episodes=12)  # without videos
     result = json.loads((run / "result.json").read_text())
-    run_json.write_json(run / "result.json", result | {"mean_100": 6.5})
+    write_json(run / "result.json", result | {"mean_100": 6.5})
     return run
 
 
@@ -37,10 +37,10 @@ def test_the_numbers_of_seeds_of_both_scripts_are_shown_if_they_differ():
 
 
 def test_an_atari_run_that_moved_names_all_its_machines(atari_run):
-    params = run_json.read_params(atari_run)
+    params = read_params(atari_run)
     [first] = params["sessions"]
     second = first | {"machine": first["machine"] | {"cores": 99}}
-    run_json.write_json(atari_run / "params.json", params | {"sessions": [first, second]})
+    write_json(atari_run / "params.json", params | {"sessions": [first, second]})
     atari.keep(atari_run, atari.STEPS, "distributed/02_ppo_fast", "Boxing", 3)
     [block] = atari.blocks()
     assert "; and on 99 cores (" in block.text

@@ -40,7 +40,7 @@ def gone(processes, seconds=10):
 def start_players(runs_dir):
     """Start a run of two players and wait for two checkpoints. Return its process, its players, and all children."""
     process = start(PARALLEL, *PLAYERS, "--stop-after", LAST, "--runs-dir", runs_dir, start_new_session=True)
-    wait_for(lambda: len(list(runs_dir.glob("*/checkpoints/step-*.sha256"))) > 1, process)
+    wait_for(lambda: len(list(runs_dir.glob("*/checkpoints/step-*.pt"))) > 1, process)
     children = psutil.Process(process.pid).children(recursive=True)
     return process, [child for child in children if child.ppid() != process.pid], children  # forked by the server
 

@@ -78,7 +78,7 @@ def test_the_death_of_a_learner_ends_the_run_which_can_be_resumed(tmp_path):
     settings = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128", "stop_reward=1000")
     options = ("--env-id", "CartPole-v1", *settings, "--quiet", "--engine", "inline", "--learners", 2)
     process = start(ACTORS, *options, "--runs-dir", tmp_path)
-    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-0000003*.pt.sha256")), process)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-0000003*.pt")), process)
     [learner] = workers_of(process)  # all actors are inline, and the first learner is the run itself
     learner.kill()
     _, stderr = process.communicate(timeout=60)

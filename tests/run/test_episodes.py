@@ -6,7 +6,7 @@ from ignite.engine import Engine
 from ptan.ignite import EndOfEpisodeHandler
 
 from lib.experience.episodes import Episode
-from lib.run.episodes import EpisodeFile, Episodes, format_return, last_step, reaches
+from lib.run.episodes import EpisodeFile, Episodes, format_return, reaches
 from lib.run.events import EpisodeEvents, register_events
 from lib.system.clock import since_process_start
 from sources import CountingSource
@@ -209,5 +209,3 @@ def test_episodes_csv_has_a_row_for_each_episode(tmp_path):
         ("1", "3", "10", "-21", ""),
         ("2", "5", "10", "2.5", ""),
     ]
-    assert last_step(tmp_path) == 5
-    assert last_step(tmp_path / "nowhere") == 0

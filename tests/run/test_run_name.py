@@ -7,7 +7,7 @@ import pytest
 from lib import cli
 from lib.errors import UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS
-from lib.run.run_folder import LONGEST_NAME
+from lib.run.folder import LONGEST_NAME
 from lib.run.run_name import MAX_LENGTH, WITH_RUN_NAME, changes_in_name
 
 PONG = HYPERPARAMS["pong"]

@@ -18,9 +18,9 @@ import torch
 
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
-from lib.run import provenance, search, tuning
+from lib.run import search, tuning
+from lib.run.folder import write_json
 from lib.run.options import RunOptions
-from lib.run.run_json import write_json
 from lib.run.stopping import EXIT_CODES, NOT_FINITE
 from lib.run.tuning import base_space, tune_params
 from running import BASELINE, ENVIRONMENT, assignments, run_by_itself, start, wait_for
@@ -281,7 +281,7 @@ def test_a_search_is_not_continued_with_other_options(tmp_path):
 
 
 def test_a_search_that_continues_at_another_commit_says_so(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(provenance, "commit", lambda: "new")
+    monkeypatch.setattr(search, "current_commit", lambda: "new")
     for commit, warned in ((None, False), ("new", False), ("old", True)):
         write_json(tmp_path / search.SEARCH_FILE, {"samples": 4, "options": [], "commit": commit})
         search._require_same_search(tmp_path, 4, [])

@@ -1,14 +1,11 @@
 """The whole loop, as setup_ignite assembles it."""
 
 import collections
-import contextlib
 import dataclasses
-import itertools
 import json
 import math
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -33,14 +30,15 @@ from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.hyperparameters import HYPERPARAMS
 from lib.nets import losses
-from lib.run import checkpoint_reading, run_folder, run_json
+from lib.run import checkpoint_reading
 from lib.run.episode_player import EpisodeResult
 from lib.run.evaluation import summary
+from lib.run.folder import RunFolder, in_use, read_json, read_params
 from lib.run.options import RunOptions
 from lib.run.return_distributions import ReturnDistributionFigure
 from lib.run.setup import setup_ignite
 from lib.system import clock, memory
-from running import PROJECT, contents, episodes_of, folder
+from running import PROJECT, contents, folder
 
 
 class TapedEnv(Counting):
@@ -244,14 +242,13 @@ def test_the_state_is_saved_before_a_curve_that_cannot_be_drawn(tmp_path, monkey
     assert saved == [8]
 
 
-@pytest.mark.parametrize("saves", [True, False])
-def test_after_an_error_a_notebook_has_ctrl_c_back_and_can_resume_the_run(tmp_path, saves):
+def test_after_an_error_a_notebook_has_ctrl_c_back_and_can_resume_the_run(tmp_path):
     def process_batch(engine, batch):
         raise RuntimeError("the loss broke")
 
     before = signal.getsignal(signal.SIGINT)
     engine, source = Engine(process_batch), source_of(Counting())
-    save = {"net": nn.Linear(1, 1)} if saves else None
+    save = {"net": nn.Linear(1, 1)}
     args = RunOptions(runs_dir=tmp_path)
     run = setup_ignite(engine, HYPERPARAMS["pong"], source, "fails", args=args, save=save)
     with pytest.raises(RuntimeError, match="broke"):
@@ -293,8 +290,8 @@ def test_a_run_cannot_be_resumed_during_its_final_evaluation(tmp_path, monkeypat
     asked = []
 
     def evaluate(*args, **options):
-        with pytest.raises(UsageError, match="is in use by this process; "):
-            run_folder.Run("solves", params, RunOptions(resume=run.path))
+        with pytest.raises(UsageError, match="is in use by process"):
+            RunFolder("solves", params, RunOptions(resume=run.path))
         asked.append(True)
         return {"mean": 15.0}
 
@@ -303,7 +300,7 @@ def test_a_run_cannot_be_resumed_during_its_final_evaluation(tmp_path, monkeypat
     monkeypatch.setattr("lib.run.evaluation.log_result", lambda evaluated: None)
     engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
     assert asked
-    run_folder.Run("solves", params, RunOptions(resume=run.path)).close()
+    RunFolder("solves", params, RunOptions(resume=run.path)).close()
 
 
 def test_a_resumed_run_removes_videos_of_undone_episodes_even_if_it_records_none(tmp_path):
@@ -342,17 +339,16 @@ def test_a_notebook_that_was_opened_long_ago_has_the_whole_time_for_its_run(tmp_
 def test_a_refused_resume_in_a_notebook_leaves_no_process_of_its_source(tmp_path, monkeypatch):
     source = source_of(Counting())
     params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
-    run = setup_ignite(
-        Engine(lambda engine, batch: {"loss": 0.0}), params, source, "own", args=RunOptions(runs_dir=tmp_path)
-    )
+    save = {"net": nn.Linear(1, 1)}
+    args = RunOptions(runs_dir=tmp_path)
+    run = setup_ignite(Engine(lambda engine, batch: {"loss": 0.0}), params, source, "own", args=args, save=save)
     run.close()
     closed = []
-    monkeypatch.setattr(run_folder.Run, "add_session", lambda run: run.missing)
+    monkeypatch.setattr(RunFolder, "add_session", lambda run: run.missing)
     monkeypatch.setattr(source, "close", lambda: closed.append(True))
+    args = RunOptions(resume=run.path)
     with pytest.raises(AttributeError, match="missing"):
-        setup_ignite(
-            Engine(lambda engine, batch: {"loss": 0.0}), params, source, "own", args=RunOptions(resume=run.path)
-        )
+        setup_ignite(Engine(lambda engine, batch: {"loss": 0.0}), params, source, "own", args=args, save=save)
     assert closed == [True]
 
 
@@ -389,8 +385,8 @@ def test_an_evaluation_without_room_ends_the_program_and_unlocks_the_run(tmp_pat
     with pytest.raises(type(error)):
         solved_run(tmp_path)
     [path] = tmp_path.iterdir()
-    assert not run_folder.in_use(path)
-    assert run_json.read_json(path / "result.json", {})["stopped"] == "solved"
+    assert not in_use(path)
+    assert read_json(path / "result.json")["stopped"] == "solved"
 
 
 @pytest.mark.parametrize("save", [{}, {"model": nn.Linear(1, 1)}, {"net": {}}])
@@ -401,108 +397,12 @@ def test_objects_without_a_network_are_refused_before_a_folder_is_made(tmp_path,
     assert not args.runs_dir.exists()
 
 
-def test_a_second_run_of_an_engine_keeps_no_stop_reason_speed_or_result_of_the_first(tmp_path, capsys):
-    source, count = source_of(Counting(length=5)), 0
-
-    def process_batch(engine, batch):
-        nonlocal count
-        count += 1
-        if count == 100:
-            os.kill(os.getpid(), signal.SIGINT)
-        assert run_folder.in_use(run.path)
-        assert (run.path / "pid").exists()
-        assert not (run.path / "result.json").exists()
-        return {"loss": 0.0}
-
-    engine, buffer = Engine(process_batch), ReplayBuffer(source, 100)
-    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
-    run = setup_ignite(engine, params, source, "again", args=RunOptions(runs_dir=tmp_path, stop_after=200))
-    for stopped in ("SIGINT", "step limit"):
-        state = engine.run(common.batch_generator(buffer, 2, 2))
-        assert state.stopped == run.read_result()["stopped"] == stopped  # type: ignore[attr-defined]
-        assert not run_folder.in_use(run.path)
-    [*_, last] = re.findall(
-        r"Speed of training: ([\d,.]+) agent steps/s, ([\d,.]+) learner updates/s", capsys.readouterr().out
-    )
-    steps, updates = (float(number.replace(",", "")) for number in last)
-    assert updates == pytest.approx(steps, rel=0.05)  # each step has an update
-
-
-@pytest.mark.parametrize("resumed", [False, True])
-def test_an_engine_that_runs_again_goes_on_with_its_iterations_and_its_evaluations(tmp_path, monkeypatch, resumed):
-    evaluated = []
-
-    class Evaluated(Counting):
-        closed = False
-
-        def step(self, action):
-            assert not self.closed
-            evaluated.append(action)
-            return super().step(action)
-
-        def close(self):
-            self.closed = True
-
-    monkeypatch.setattr("lib.run.run_parts.make_env", lambda env_id: Evaluated(length=1))
-    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
-    iterations = []
-
-    def train(interrupted_at, **options):
-        def process_batch(engine, batch):
-            iterations.append(engine.state.iteration)
-            if source.steps_done in interrupted_at:
-                os.kill(os.getpid(), signal.SIGINT)
-            return {"loss": 0.0}
-
-        source = source_of(Counting(length=5))
-        engine, buffer = Engine(process_batch), ReplayBuffer(source, 100)
-        args = RunOptions(runs_dir=tmp_path, evaluate_every=20, **options)
-        save = {"net": Linear(1), "replay": buffer}
-        run = setup_ignite(engine, params, source, "again", args=args, save=save)
-        for _ in (*interrupted_at, 0, 0):  # the last one has nothing to do
-            engine.run(common.batch_generator(buffer, 2 - len(buffer), 2))
-        assert run.read_result()["steps"] == source.steps_done == options["stop_after"]
-        return run
-
-    run = train([30, 50], stop_after=70)
-    if resumed:
-        run = train([90], stop_after=110, resume=run.path)
-    assert iterations == list(range(1, 109 if resumed else 69))  # one per step after the warm-up
-    assert run.read_result()["iterations"] == iterations[-1]
-    assert len(evaluated) == 10 * (5 if resumed else 3)
-
-
-@pytest.mark.parametrize("limits", [{"max_iters": 5}, {"max_epochs": 2, "epoch_length": 5}, {"epoch_length": 5}])
-def test_an_engine_with_a_limit_of_its_own_counts_from_one_when_it_runs_again(tmp_path, limits):
-    source = source_of(Counting(length=5))
-    engine, buffer = Engine(lambda engine, batch: {"loss": 0.0}), ReplayBuffer(source, 100)
-    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
-    setup_ignite(engine, params, source, "own", args=RunOptions(runs_dir=tmp_path), save={"net": Linear(1)})
-    ends = [engine.run(common.batch_generator(buffer, 2 - len(buffer), 2), **limits).iteration for _ in range(2)]
-    assert ends == [limits.get("max_epochs", 1) * 5] * 2
-
-
-def test_a_solved_engine_that_runs_again_is_not_trained_any_further(tmp_path, monkeypatch):
-    played = summary(EpisodeResult(number, 20.0, 5, b"") for number in range(20))
-    monkeypatch.setattr("lib.run.evaluation.evaluate", lambda *values, **options: played)
-    source = source_of(Counting(length=5))
-    engine, buffer = Engine(lambda engine, batch: {"loss": 0.0}), ReplayBuffer(source, 100)
-    params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=None, replay_initial=32)
-    run = setup_ignite(engine, params, source, "own", args=RunOptions(runs_dir=tmp_path), save={"net": Linear(1)})
-    results = []
-    for _ in range(2):
-        engine.run(common.batch_generator(buffer, 32 - len(buffer), 2))
-        results.append(run.read_result())
-    names = ("stopped", "steps", "iterations", "reached", "evaluation")
-    assert [results[0][name] for name in names] == [results[1][name] for name in names]
-    assert (results[0]["stopped"], source.steps_done) == ("solved", results[0]["steps"])
-
-
 PROGRAM = """
 import multiprocessing, pathlib, sys
 sys.path[:0] = sys.argv[2:]
 from ignite.engine import Engine
 from lib.hyperparameters import HYPERPARAMS
+from lib.run.folder import RunFolder, in_use, read_json, read_params
 from lib.run.options import RunOptions
 from lib.run.setup import setup_ignite
 from sources import CountingSource
@@ -699,49 +599,6 @@ def test_after_ctrl_c_in_the_warm_up_a_notebook_is_closed_and_can_make_environme
     CheckedEnv(Counting(), "Counting-v0").reset()
 
 
-@pytest.mark.parametrize("args", [None, RunOptions()])
-@pytest.mark.parametrize("at", ["warm-up", "learning"])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_after_an_error_a_notebook_runs_the_engine_again(tmp_path, monkeypatch, args, at, error):
-    class FailingOnce(Counting):
-        steps = 0
-
-        def step(self, action):
-            self.steps += 1
-            if self.steps == (50 if at == "warm-up" else 150):
-                if error is KeyboardInterrupt:
-                    os.kill(os.getpid(), signal.SIGINT)
-                else:
-                    raise error("the simulator broke")
-            return super().step(action)
-
-    def process_batch(engine, batch):
-        updates.append(engine.state.iteration)
-        return {"loss": 0.0}
-
-    monkeypatch.chdir(tmp_path)
-    updates = []
-    source = source_of(FailingOnce(length=5))
-    engine, buffer = Engine(process_batch), ReplayBuffer(source, 1000)
-    args = args if args is None else dataclasses.replace(args, runs_dir=tmp_path)
-    setup_ignite(engine, dataclasses.replace(HYPERPARAMS["pong"], replay_initial=100), source, "again", args=args)
-    is_book_script_or_fails = args is None or at == "warm-up" or error is ValueError
-    with pytest.raises(error) if is_book_script_or_fails else contextlib.nullcontext():
-        engine.run(common.batch_generator(buffer, 100, 2))
-    before = len(updates)
-    engine.run(itertools.islice(common.batch_generator(buffer, 100, 2), 30))
-    assert len(updates) == before + 30
-
-
-def test_a_corrected_call_with_the_same_engine_is_accepted(tmp_path):
-    engine = Engine(lambda engine, batch: {"loss": 0.0})
-    args = RunOptions(runs_dir=tmp_path, resume=tmp_path / "missing")
-    with pytest.raises(OSError, match="missing"):
-        setup_ignite(engine, HYPERPARAMS["pong"], source_of(Counting()), "wrong", args=args)
-    args = RunOptions(runs_dir=tmp_path)
-    setup_ignite(engine, HYPERPARAMS["pong"], source_of(Counting()), "right", args=args).close()
-
-
 def test_a_second_run_on_an_engine_is_refused_before_a_folder_is_made(tmp_path):
     engine = Engine(lambda engine, batch: {"loss": 0.0})
     args = RunOptions(runs_dir=tmp_path)
@@ -802,29 +659,6 @@ def test_options_take_what_a_notebook_gives(tmp_path, monkeypatch):
         RunOptions(seed=1.5)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("written", [True, False])
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again_even_if_episodes_have_ended(tmp_path, written):
-    def start(resume=None, stop_after=60):
-        source = source_of(Counting(length=5))
-        engine = Engine(lambda engine, batch: {"loss": 0.0})
-        params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
-        args = RunOptions(runs_dir=tmp_path, quiet=True, resume=resume, stop_after=stop_after)
-        run = setup_ignite(engine, params, source, "killed", args=args, save={"net": nn.Linear(1, 1)})
-        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
-        return run
-
-    run = start()
-    shutil.rmtree(run.checkpoints)
-    with pytest.raises(UsageError, match=r"has no step-\* checkpoint; restore one"):
-        start(run.path, 90)
-    if written:
-        (run.checkpoints / "step-000000003.pt.tmp").touch()
-    else:
-        run_json.write_json(run.path / "files.json", {"files": {}})
-    assert start(run.path, 30).read_result()["steps"] == 30
-    assert episodes_of(run.path)[-1][1] == "30"
-
-
 def test_a_resume_completes_the_steps_of_an_iteration_that_failed():
     def buffer_of(numbers):
         buffer = ReplayBuffer(source_of(Counting()), 100)
@@ -877,7 +711,7 @@ def test_a_run_with_a_negative_seed_and_a_path_as_its_name_can_be_read(tmp_path,
     engine.run(common.batch_generator(buffer, 10, 4))
     assert run.path.parent == tmp_path / "runs"
     assert "-pong-book-0.001" in run.path.name
-    assert run_json.read_params(run.path)["seed"] == 2**63 - 1
+    assert read_params(run.path)["seed"] == 2**63 - 1
 
 
 @pytest.mark.parametrize(("lowest", "stopped"), [((), "step limit"), ((20, 15.5), "trial stopped early")])

@@ -4,11 +4,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lib.actors.players import Players
 from lib.experience.episodes import Episode
-from lib.run.episodes import EpisodeFile, Episodes, last_step
+from lib.run.episodes import EpisodeFile, Episodes
 from lib.run.events import EpisodeEvents, register_events
-from lib.run.growing_files import GrowingFiles
+from lib.run.folder import GrowingFiles
 from lib.run.speed import Speed
 from lib.run.tensorboard import TensorBoard
+from running import episodes_of
 from sources import CountingSource
 
 
@@ -103,12 +104,12 @@ def test_files_that_are_truncated_to_a_checkpoint_hold_nothing_that_comes_after_
         engine.add_event_handler(Events.ITERATION_COMPLETED(once=150), lambda: sizes.update(files.state_dict()))
 
     run(CountingSource(dict.fromkeys(range(10, 300, 10), 1.0)), 290, tmp_path, save_sizes)
-    assert last_step(tmp_path) == 290
+    assert int(episodes_of(tmp_path)[-1][1]) == 290
     (tmp_path / "events.out.tfevents.9.lost").write_bytes(b"written after the checkpoint")
 
-    GrowingFiles(tmp_path).load_state_dict(sizes)
+    GrowingFiles(tmp_path, lambda: None).load_state_dict(sizes)
     written = scalars(tmp_path)
     assert [step for step, _ in written["train/loss"]] == [100]
     assert [step for step, _ in written["episodes/reward"]] == list(range(1, 16))
-    assert last_step(tmp_path) == 150
+    assert int(episodes_of(tmp_path)[-1][1]) == 150
     assert not (tmp_path / "events.out.tfevents.9.lost").exists()

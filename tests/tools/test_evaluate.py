@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from finished_runs import edit_params
-from lib.run import provenance
+from lib.run.folder import current_commit
 from running import BASELINE, FAKES, assignments, folder, result_of, run
 
 pytestmark = pytest.mark.slow
@@ -85,7 +85,7 @@ def test_a_network_of_another_version_or_environment_is_explained(refused, train
     assert "does not fit fakes:Chain-v0: size mismatch" in message
     assert "git checkout abc123)" in message
     assert "--network FILE.py:NAME" in message
-    for commit in (provenance.commit(), None):
+    for commit in (current_commit(), None):
         edit_params(trained_run, partial(change, commit=commit))
         message = refused(EVALUATE, trained_run, *FAKES)
         assert "does not fit fakes:Chain-v0: size mismatch" in message

@@ -1,7 +1,6 @@
 """tools/publish.py, and --init with the model that it makes."""
 
 import errno
-import hashlib
 import json
 import re
 import runpy
@@ -10,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib.run import checkpoint_reading, run_json
+from lib.run import checkpoint_reading
+from lib.run.folder import read_params, write_json
 from running import BASELINE, FAKES, PROJECT, SMALL_DQN, SMALL_PPO, contents, folder, resuming
 
 pytestmark = pytest.mark.slow
@@ -64,12 +64,12 @@ def test_a_card_says_how_many_games_reached_the_limit(answer, original_run, tmp_
 
 
 def test_the_card_of_a_resumed_run_has_no_limit_of_a_session(answer, trained_run, tmp_path):
-    params = run_json.read_params(trained_run)
+    params = read_params(trained_run)
     [first] = params["sessions"]
     assert "--stop-after" in first["argv"]
     first["argv"] += ["--cuda", "--set", "gamma=0.9", "--device=cpu", "--device", "cpu"]
     second = first | {"machine": first["machine"] | {"device": "Some GPU"}}
-    run_json.write_json(trained_run / "params.json", params | {"sessions": [first, second]})
+    write_json(trained_run / "params.json", params | {"sessions": [first, second]})
     answer(PUBLISH, trained_run, tmp_path / "model", *FAKES, "--episodes", 1)
     [trained_by] = [line for line in (tmp_path / "model/README.md").read_text().splitlines() if "trained by" in line]
     assert not [option for option in ("--stop-after", "--cuda", "--device") if option in trained_by]
@@ -206,7 +206,6 @@ def test_a_model_without_a_network_is_refused_in_one_line(refused, model, tmp_pa
     content = torch.load(best, weights_only=True)
     content["network"] = content.pop("net")
     torch.save(content, best)
-    best.with_name(f"{best.name}.sha256").write_text(f"{hashlib.sha256(best.read_bytes()).hexdigest()}  {best.name}\n")
     shown = ("--env-id", "fakes:Shown-v0", "--init", model, "--runs-dir", tmp_path / "runs")
     assert "has no network; it was probably saved by another version" in refused(PPO, *shown)
 
@@ -223,9 +222,9 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(refused, model, origin
     assert contents(model) == before
     shown = ("--env-id", "fakes:Shown-v0", "--init", model, *new)
     assert "does not fit this script's network" in refused(BASELINE, *shown)
-    with_options = run_json.read_params(model)
+    with_options = read_params(model)
     with_options["hyperparameters"]["env_name"] = "fakes:Shown-v0?stack=2"
-    run_json.write_json(model / "params.json", with_options)
+    write_json(model / "params.json", with_options)
     assert "does not fit this script's network" in refused(BASELINE, *shown)  # so its id is accepted
     assert "a resumed run has its own weights" in refused(PPO, *resuming(original_run), "--init", model)
     assert "there is no run" in refused(PPO, *shown[:2], "--init", tmp_path / "nothing", *new)

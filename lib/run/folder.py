@@ -1,0 +1,349 @@
+"""Run folders: everything that is recorded about a run.
+
+runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[=<value>][-<change>...][-seed<N>][-<k>]/
+    params.json       hyperparameters, command line, seed, commit, versions, machine
+    episodes.csv      one row per episode
+    events.out.*      TensorBoard
+    videos/           recorded episodes, if any
+    checkpoints/      the newest, the one before it, and the best
+    result.json       how the run ended
+    curve.png         learning curve, drawn at the end
+    lock              locked file with the id of the process that works on the run
+"""
+
+import dataclasses
+import hashlib
+import inspect
+import json
+import logging
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from torch import nn
+
+from lib.envs.single_env import module_of
+from lib.errors import UsageError
+from lib.hyperparameters import RunParameters
+from lib.run.options import RunOptions
+from lib.system import files, machine
+
+log = logging.getLogger(__name__)
+
+FORMAT = 2  # of run folders and models; one more whenever older ones can no longer be read
+LONGEST_NAME = 220  # bytes of a run folder's name after the time; file systems allow 255 in all
+PACKAGES = ("torch", "pytorch-ignite", "ptan", "gymnasium", "ale-py", "tensorboard", "numpy")
+CODE = ("lib", "chapter08", "chapter09", "distributed", "tools", "benchmarks", "examples")  # folders of Python files
+
+
+class RunFolder:
+    """A new or resumed run folder, locked against other processes until `close`.
+
+    Args:
+        script: name of the script, such as "01_baseline".
+        params: hyperparameters.
+        options: options, among them the parent folder of a new run or the folder to resume.
+        net: network that checkpoints hold, or None. A new run records its class.
+
+    Attributes:
+        path: the run folder.
+        checkpoints: its folder of checkpoints.
+
+    Raises:
+        UsageError: if another process works on the run to resume, or if that run is a published model.
+        OSError: if the folder cannot be written.
+    """
+
+    def __init__(self, script: str, params: RunParameters, options: RunOptions, net: nn.Module | None = None):
+        if options.resume:
+            _refuse_model(options.resume)  # before the folder is locked, which would add a file to it
+        self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}{options.changes}")
+        self.checkpoints = self.path / "checkpoints"
+        self._options = options
+        self._lock = FileLock(self.path / "lock", timeout=0, thread_local=False)
+        try:
+            self._lock.acquire()
+        except Timeout as error:
+            holder = Path(self._lock.lock_file).read_text()
+            raise UsageError(f"{self.path} is in use by process {holder}; stop that process first") from error
+        try:
+            Path(self._lock.lock_file).write_text(str(os.getpid()))
+            self.checkpoints.mkdir(exist_ok=True)
+            if not options.resume:
+                self.write_json("params.json", describe(script, params, options, net))
+        except BaseException:
+            if options.resume:
+                self.close()
+            else:
+                self.discard()
+            raise
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a JSON file of the folder atomically."""
+        write_json(self.path / name, content)
+
+    def add_session(self) -> None:
+        """Add this process to the sessions of a resumed run, and remove unfinished files of processes before it."""
+        for leftover in (*self.path.glob(".*.tmp"), *self.path.glob("videos/episode-*.part.webm")):
+            leftover.unlink()
+        recorded, current = read_params(self.path), session(self._options)
+        last = recorded["sessions"][-1]
+        if last["commit"] != current["commit"]:
+            log.warning(
+                "The code has changed since the last session: its commit was %s, and is %s. The resumed run may differ "
+                "from an uninterrupted one.",
+                last["commit"],
+                current["commit"],
+            )
+        self.write_json("params.json", recorded | {"sessions": [*recorded["sessions"], current]})
+
+    def read_result(self) -> dict[str, Any]:
+        """Read result.json. The result is empty if there is no file."""
+        file = self.path / "result.json"
+        return read_json(file) if file.exists() else {}
+
+    def discard_result(self) -> None:
+        """Remove result.json, because a run that learns has no result yet."""
+        (self.path / "result.json").unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Remove the folder, and release the lock."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.close()
+
+    def close(self) -> None:
+        """Release the lock. A second call does nothing."""
+        self._lock.release()
+
+
+class GrowingFiles:
+    """The sizes of the files that only grow, episodes.csv and TensorBoard's event files.
+
+    A checkpoint holds them, and loading them truncates the files. So a resumed run writes no part of a file twice.
+
+    Args:
+        folder: run folder.
+        flush: function that writes buffered data to the files.
+    """
+
+    PATTERNS = ("episodes.csv", "events.out.tfevents.*")
+
+    def __init__(self, folder: Path, flush: Callable[[], object]):
+        self.folder = folder
+        self.flush = flush
+
+    def state_dict(self) -> dict[str, int]:
+        self.flush()
+        for path in self._files():
+            with path.open("rb+") as file:
+                files.sync(file)  # these files must reach the disk before the checkpoint does
+        return {path.name: path.stat().st_size for path in self._files()}
+
+    def load_state_dict(self, sizes: dict[str, int]) -> None:
+        """Truncate the files to their saved sizes, and remove files that were not saved."""
+        for path in self._files():
+            if path.name not in sizes:
+                path.unlink()
+            elif path.stat().st_size > sizes[path.name]:
+                os.truncate(path, sizes[path.name])
+        for name in sorted(sizes.keys() - {path.name for path in self._files()}):
+            log.warning("%s is missing: its first %d bytes are lost.", self.folder / name, sizes[name])
+
+    def _files(self) -> list[Path]:
+        return sorted(path for pattern in self.PATTERNS for path in self.folder.glob(pattern))
+
+
+def in_use(run: Path) -> bool:
+    """Return whether a process works on the run in this folder, which it has locked."""
+    if not (run / "lock").exists():
+        return False
+    try:
+        with FileLock(run / "lock", timeout=0, thread_local=False):
+            return False
+    except Timeout:
+        return True
+    except PermissionError:  # a run of another user
+        return False
+
+
+def find(name: str, runs_dir: Path) -> Path:
+    """Return the folder of a run, given by its path or by its name in runs_dir.
+
+    A path may also begin in the project's folder, such as models/pong.
+
+    Raises:
+        UsageError: if the folder does not exist or is not a run. For a file in a run, the message names the run.
+    """
+    for path in (path for path in places(name, runs_dir) if path.is_dir()):
+        if not (path / "params.json").is_file():
+            raise UsageError(f"{path} is not a run: it has no params.json; give a folder that a script created")
+        return path.resolve()
+    for path in (path.resolve() for path in places(name, runs_dir) if path.is_file()):
+        run = next((folder for folder in path.parents if (folder / "params.json").is_file()), None)
+        raise UsageError(f"{path} is a file, " + (f"so give the folder of its run, {run}" if run else "not a run"))
+    raise UsageError(f"there is no run {name!r}, neither as a path nor in {runs_dir}")
+
+
+def places(name: str, runs_dir: Path) -> tuple[Path, ...]:
+    """Return the paths that a run's name may stand for, in the order in which they are tried."""
+    return Path(name), runs_dir / name, files.PROJECT / name
+
+
+def require_trust(path: Path, env_id: str, module: str | None) -> None:
+    """Refuse to import a module that a run names and the user does not, because importing it runs its code.
+
+    Args:
+        path: run folder.
+        env_id: gymnasium id in the run's params.json.
+        module: module that the user names with --env-module, or None.
+
+    Raises:
+        UsageError: if the id names another module.
+    """
+    named = module_of(env_id)
+    if named and named != module:
+        raise UsageError(
+            f"{path} needs the module {named!r}, and importing it runs its code. If you trust it, "
+            f"add --env-module {shlex.quote(named)}"
+        )
+
+
+def read_params(run: Path) -> dict[str, Any]:
+    """Read a run's params.json.
+
+    Raises:
+        UsageError: if it cannot be read, or if the run has another format.
+    """
+    content = read_json(run / "params.json")
+    if content.get("format") != FORMAT:
+        raise UsageError(
+            f"{run} was written by another version of this project: its format is {content.get('format')!r}, and this "
+            f"version reads format {FORMAT}. Use that version, or give another run"
+        )
+    return content
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Read a JSON file of a run folder.
+
+    Raises:
+        UsageError: if it holds no JSON object.
+        OSError: if it cannot be read.
+    """
+    try:
+        content = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise UsageError(f"{file} cannot be read: {error}. Restore it") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{file} holds {type(content).__name__}, not a JSON object. Restore it")
+    return content
+
+
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically. Values that are not plain are written as text."""
+    files.write(file, json.dumps(content, indent=2, default=str, allow_nan=False) + "\n")
+
+
+def describe(script: str, params: RunParameters, options: RunOptions, net: nn.Module | None = None) -> dict[str, Any]:
+    """Return the content of params.json: the settings that reproduce the run, its network, and its first session."""
+    return {
+        "format": FORMAT,
+        "script": script,
+        "game": options.game,
+        "seed": options.seed,
+        "hyperparameters": dataclasses.asdict(params),
+        "knobs": options.knobs,
+        "init": options.init,
+        "network": {} if net is None else describe_network(net),
+        "sessions": [session(options)],
+    }
+
+
+def describe_network(net: nn.Module) -> dict[str, str | None]:
+    """Return the class of a network, and what builds it: None for a class of lib, otherwise FILE.py:NAME.
+
+    NAME stands for a function that the user has to write, for a class of a package, of a function or of a notebook.
+    """
+    kind = type(getattr(net, "_orig_mod", net))  # torch.compile wraps the network
+    builder = None
+    if kind.__module__.partition(".")[0] != "lib":
+        file, name = sys.argv[0], "NAME"
+        with suppress(OSError, TypeError):  # a cell of a notebook is no file
+            if kind.__qualname__ == kind.__name__ and "site-packages" not in inspect.getfile(kind):
+                file, name = inspect.getfile(kind), kind.__name__
+        builder = f"{os.path.abspath(file)}:{name}"
+    return {"class": kind.__name__, "builder": builder}
+
+
+def session(options: RunOptions) -> dict[str, Any]:
+    """Describe this process: command line, start time, code and machine. A resumed run has several sessions."""
+    return {
+        "argv": sys.argv,
+        "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "commit": current_commit(),
+        "versions": versions(),
+        "machine": machine.machine(options.device),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that results depend on."""
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES}
+
+
+def current_commit() -> str | None:
+    """Return the project's commit, or None without git, or if this folder is not a git repository.
+
+    If the code or the versions of its packages differ from the commit, "+" and a digest of the differences follow.
+    """
+    paths = ["--", *(f"{folder}/*.py" for folder in CODE), "setup.cfg", "requirements.lock"]
+    try:
+        head, prefix = _git("rev-parse", "HEAD", "--show-prefix").decode().split("\n")[:2]
+        if prefix:  # the commit is that of a repository around this folder
+            return None
+        differences = _git("diff", "--no-ext-diff", "HEAD", *paths)
+        for name in filter(None, _git("ls-files", "-z", "--others", "--exclude-standard", *paths).split(b"\0")):
+            path = files.PROJECT / os.fsdecode(name)
+            if path.is_file():  # not an editor's lock, which is a link to nothing
+                differences += name + path.read_bytes()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{head}+{hashlib.sha1(differences).hexdigest()[:8]}" if differences else head
+
+
+def _git(*arguments: str) -> bytes:
+    return subprocess.run(["git", "-C", str(files.PROJECT), *arguments], capture_output=True, check=True).stdout
+
+
+def _refuse_model(run: Path) -> None:
+    """Refuse to resume a published model, which has only a best-* checkpoint."""
+    if any(run.glob("checkpoints/best-*.pt")) and not any(run.glob("checkpoints/step-*.pt")):
+        raise UsageError(
+            f"{run} has no step-* checkpoint, like a published model, so it cannot be resumed. Start a new run from "
+            f"its network with --init {shlex.quote(str(run))}"
+        )
+
+
+def _new_folder(runs_dir: Path, name: str) -> Path:
+    cut = name.replace(os.sep, "-").encode()[:LONGEST_NAME].decode(errors="ignore")
+    stem = f"{datetime.now():%Y-%m-%dT%H%M}-{cut}"
+    runs_dir.mkdir(parents=True, exist_ok=True)
+    k = 1
+    while True:
+        path = runs_dir / (stem if k == 1 else f"{stem}-{k}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            k += 1
+        else:
+            return path.resolve()

@@ -1,0 +1,183 @@
+"""Run folders: names, the lock, JSON files, files that grow, how runs are found, and the commit."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from lib.errors import UsageError
+from lib.hyperparameters import HYPERPARAMS
+from lib.run import folder
+from lib.run.folder import GrowingFiles, RunFolder, find, in_use, read_params, require_trust
+from lib.run.options import RunOptions
+from lib.system import files
+from running import PROJECT, first_line, full_disk, start_program
+
+PONG = HYPERPARAMS["pong"]
+
+
+def new_run(tmp_path, **options):
+    """Make a run folder, and close it."""
+    run = RunFolder("01_baseline", PONG, RunOptions(runs_dir=tmp_path, **options))
+    run.close()
+    return run
+
+
+def resumed(run):
+    return RunFolder("01_baseline", PONG, RunOptions(resume=run.path))
+
+
+def test_folder_names_are_numbered_if_they_repeat_and_cut_before_they_are_too_long(tmp_path):
+    first, second = (new_run(tmp_path / "new" / "runs").path.name for _ in range(2))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d{4}-pong-01_baseline", first)
+    assert second == f"{first}-2" or second[15] != first[15]  # the minute may have changed in between
+    long = new_run(tmp_path, changes="-learning_rate=0.0001" * 12).path.name
+    assert "-pong-01_baseline-learning_rate=0.0001" in long
+    assert len(long) <= 240
+
+
+def test_params_json_has_the_settings_and_the_session(tmp_path):
+    content = json.loads((new_run(tmp_path, seed=9, knobs={"envs": 3}).path / "params.json").read_text())
+    assert content["hyperparameters"]["replay_size"] == 100_000
+    assert (content["script"], content["seed"], content["knobs"]) == ("01_baseline", 9, {"envs": 3})
+    [session] = content["sessions"]
+    assert session["versions"]["ptan"] == "0.8.1"
+    assert session["argv"] == sys.argv
+
+
+def test_a_resumed_run_adds_its_session_and_logs_a_changed_commit(tmp_path, monkeypatch, caplog):
+    run = new_run(tmp_path)
+    (run.path / ".result.json.123.tmp").touch()  # left behind by a process that was killed
+    for commit in (folder.current_commit(), "another"):
+        assert not caplog.records
+        monkeypatch.setattr(folder, "current_commit", lambda commit=commit: commit)
+        again = resumed(run)
+        again.add_session()
+        again.close()
+    assert "its commit was" in caplog.text
+    assert len(read_params(run.path)["sessions"]) == 3
+    assert not list(run.path.glob(".*.tmp"))
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from lib.hyperparameters import HYPERPARAMS
+from lib.run.folder import RunFolder
+from lib.run.options import RunOptions
+run = RunFolder("01_baseline", HYPERPARAMS["pong"], RunOptions(resume=Path(sys.argv[1])))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_run_cannot_be_opened_until_its_process_has_ended(tmp_path):
+    run = new_run(tmp_path)
+    holder = start_program(HOLDER, tmp_path, run.path)
+    assert first_line(holder) == "held"
+    for _ in range(2):
+        assert in_use(run.path)
+        with pytest.raises(UsageError, match=f"in use by process {holder.pid}"):
+            resumed(run)
+    holder.kill()
+    holder.communicate()
+    assert not in_use(run.path)
+    resumed(run).close()
+
+
+def test_a_published_model_cannot_be_resumed_and_stays_as_it_is(tmp_path):
+    model = new_run(tmp_path)
+    (model.path / "lock").unlink()
+    (model.checkpoints / "best-000000007.pt").touch()
+    with pytest.raises(UsageError, match="like a published model, so it cannot be resumed"):
+        resumed(model)
+    assert not (model.path / "lock").exists()
+
+
+def test_a_new_run_that_cannot_be_written_leaves_no_folder(tmp_path):
+    with full_disk(10), pytest.raises(OSError, match="File too large"):
+        new_run(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_of_another_format_is_refused(tmp_path):
+    run = new_run(tmp_path)
+    run.write_json("params.json", read_params(run.path) | {"format": folder.FORMAT + 1})
+    with pytest.raises(UsageError, match=f"its format is {folder.FORMAT + 1}, and this version reads"):
+        read_params(run.path)
+
+
+def test_a_json_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    folder.write_json(tmp_path / "result.json", {"a": 1})
+    with full_disk(10), pytest.raises(OSError, match="File too large"):
+        folder.write_json(tmp_path / "result.json", {"a": 2, "more": "x" * 100})
+    assert folder.read_json(tmp_path / "result.json") == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_files_are_truncated_to_their_saved_sizes_and_new_ones_removed(tmp_path, caplog):
+    (tmp_path / "episodes.csv").write_bytes(b"episode,step\n1,100\n")
+    (tmp_path / "events.out.tfevents.1").write_bytes(b"12345")
+    growing = GrowingFiles(tmp_path, lambda: None)
+    saved = growing.state_dict()
+    with (tmp_path / "episodes.csv").open("ab") as file:
+        file.write(b"2,200\n")
+    (tmp_path / "events.out.tfevents.2").touch()
+    growing.load_state_dict(saved)
+    assert (tmp_path / "episodes.csv").read_bytes() == b"episode,step\n1,100\n"
+    assert not (tmp_path / "events.out.tfevents.2").exists()
+    assert caplog.records == []
+    (tmp_path / "events.out.tfevents.1").unlink()
+    growing.load_state_dict(saved)
+    assert "events.out.tfevents.1 is missing: its first 5 bytes are lost" in caplog.text
+
+
+def test_a_run_is_found_by_its_name_or_path_and_a_model_from_any_folder(tmp_path, monkeypatch):
+    runs_dir = tmp_path / "runs"
+    (runs_dir / "a").mkdir(parents=True)
+    (runs_dir / "a/params.json").write_text("{}")
+    (tmp_path / "a").touch()  # a file does not hide the run
+    monkeypatch.chdir(tmp_path)
+    assert find("a", runs_dir) == find("runs/a", runs_dir) == runs_dir / "a"
+    assert find("models/pong", runs_dir) == PROJECT / "models/pong"
+    for name, reason in (
+        ("runs/a/params.json", "is a file, so give the folder of its run, .*/a$"),
+        ("runs", "is not a run: it has no params.json"),
+        ("b", "there is no run 'b'"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            find(name, runs_dir)
+
+
+def test_a_module_that_only_the_run_names_is_quoted_because_a_stranger_may_have_chosen_it(tmp_path):
+    with pytest.raises(UsageError, match=r"add --env-module 'x; touch y'$"):
+        require_trust(tmp_path, "x; touch y:Game-v0", None)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_the_commit_is_marked_if_the_code_differs_from_it_but_not_if_documents_do(tmp_path, monkeypatch):
+    def git(*arguments):
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    monkeypatch.setattr(files, "PROJECT", tmp_path)
+    git("init")
+    for name in ("lib/code.py", "README.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("old")
+    git("add", ".")
+    git("commit", "-m", "first")
+    head = git("rev-parse", "HEAD")
+    assert folder.current_commit() == head
+    (tmp_path / "README.md").write_text("new")
+    assert folder.current_commit() == head
+    (tmp_path / "lib/code.py").write_text("new")
+    first = folder.current_commit()
+    assert re.fullmatch(rf"{head}\+[0-9a-f]{{8}}", first)
+    (tmp_path / "lib/other.py").write_text("not added yet")
+    assert folder.current_commit() not in (head, first)
+    monkeypatch.setattr(files, "PROJECT", tmp_path / "lib")
+    assert folder.current_commit() is None  # the commit is that of a repository around it
