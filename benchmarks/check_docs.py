@@ -25,7 +25,6 @@ import peers
 import soak
 import time_to_solve
 import trials
-import tuned
 
 MOST_WORDS = 17_000  # of the README and docs/ together, their tables included
 BENCHMARKS = (
@@ -41,7 +40,6 @@ BENCHMARKS = (
     soak,
     time_to_solve,
     trials,
-    tuned,
 )
 README = lab.PROJECT / "README.md"
 LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -21,7 +21,7 @@ from lib.actors.engines import ENGINES
 from lib.envs import checked_env
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameters
-from lib.run import search, tracking
+from lib.run import tracking
 from lib.run.arguments import Parser, resolve
 from lib.run.folder import find
 from lib.run.option_types import (
@@ -115,7 +115,7 @@ def parser(
             "--config",
             metavar="FILE",
             type=Path,
-            help="JSON file with hyperparameters and options, such as params.json of --tune or of a run",
+            help="JSON file with hyperparameters and options, such as params.json of tools/tune.py or of a run",
         ),
         add(
             "--set",
@@ -137,7 +137,6 @@ def parser(
         add("--record-every", metavar="N", type=positive, help="record every N-th training episode as a video"),
         add("--quiet", action="store_true", help="hide the progress bars and lines about episodes"),
         add("--track", choices=tuple(tracking.TRACKERS), help="send the run to this tracker as well"),
-        add("--tune", metavar="N", type=positive, help="DQN: search for hyperparameters with N runs; needs Ray Tune"),
     )
     parser.common = frozenset(option.dest for option in options)
     return parser
@@ -229,8 +228,6 @@ def main(train: Train, parser: Parser, script: str) -> None:
     """
     with exit_codes(STOPPED):
         params, args = resolve(parser, None, script)
-        if args.tune is not None:
-            sys.exit(search.search(params, args, script, sys.argv[1:]))
         prepare(args.seed)
         state = train(params, args)
         if not isinstance(state, State):

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
+from ignite.engine import Engine
 from torch import nn
 
-from lib import dqn_model
+from lib import book, dqn_model
+from lib.book import SEED, Hyperparams, argparser, train_or_tune, tune_params
 from lib.experience.batch import Batch
 from lib.experience.interface import CheckedReplay, EpsilonGreedy, EpsilonSchedule, Replay, Stopped
-from lib.hyperparameters import HYPERPARAMS, Hyperparameters, Hyperparams
+from lib.hyperparameters import HYPERPARAMS, Hyperparameters
 from lib.nets import losses
-from lib.run.setup import setup_ignite
-from lib.run.tuning import SEED, argparser, train_or_tune, tune_params
+from lib.run import setup
+from lib.run.run_folder import Run
 from lib.system import memory
 
 if TYPE_CHECKING:
@@ -48,6 +50,26 @@ import_module("ptan.ignite")  # as the book's common does; otherwise ptan.ignite
 memory.keep_freed_memory()
 
 BatchT = TypeVar("BatchT")
+
+
+def setup_ignite(
+    engine: Engine,
+    params: Any,
+    exp_source: Any,
+    run_name: str,
+    extra_metrics: Sequence[str] = (),
+    tuner_reward_episode: int = 100,
+    tuner_reward_min: float = -19.0,
+    **options: Any,
+) -> Run:
+    """Attach everything that a run needs around its loop; see lib.run.setup.setup_ignite for the arguments.
+
+    Args:
+        tuner_reward_episode, tuner_reward_min: when a trial of the book's search ends; see book.stop_hopeless_trial.
+    """
+    run = setup.setup_ignite(engine, params, exp_source, run_name, extra_metrics, **options)
+    book.stop_hopeless_trial(engine, params, tuner_reward_episode, tuner_reward_min)
+    return run
 
 
 def unpack_batch(

@@ -91,10 +91,6 @@ class Hyperparameters(RunParameters):
         huber: use the Huber loss instead of the squared error. Distributional losses ignore it.
         normalise: use dqn_model.NormalisingTrunk, a smaller network that normalises its input, instead of the paper's.
             07_pong_in_minutes.py always uses it.
-        tuner_mode: this run is a trial of a search. It stops early if it learns too little or too slowly; see
-            stopping.watch_trial.
-        episodes_to_solve: episodes in which the best known hyperparameters solve the game. A trial that needs
-            10 % more episodes is stopped.
     """
 
     replay_size: int
@@ -112,8 +108,6 @@ class Hyperparameters(RunParameters):
     checkpoint_replay: bool = True
     huber: bool = False
     normalise: bool = False
-    tuner_mode: bool = False
-    episodes_to_solve: int = 500
 
     @property
     def warm_up(self) -> int:
@@ -143,7 +137,7 @@ class Hyperparameters(RunParameters):
         super().__post_init__()
         within(self, 0.0, 1.0, "epsilon_start", "epsilon_final")
         at_least(self, 1, "replay_size", "replay_initial", "target_net_sync", "epsilon_frames", "batch_size")
-        at_least(self, 1, "learn_every", "learning_rate_steps", "episodes_to_solve")
+        at_least(self, 1, "learn_every", "learning_rate_steps")
         final = self.learning_rate_final
         allowed = f"above 0 and at most learning_rate, {self.learning_rate:g}, or none"
         require(final is None or 0.0 < final <= self.learning_rate, self, "learning_rate_final", allowed)
@@ -302,8 +296,6 @@ def recorded_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     earlier = {"learning_rate_max": 0.01} if issubclass(kind_of(fields), FastPPOHyperparameters) else {}
     return {**earlier, **fields}
 
-
-Hyperparams = Hyperparameters  # the third edition's name
 
 # Fields of the second edition's namespaces.
 BOOK_FIELDS = (

@@ -24,6 +24,7 @@ LAYERS = (
     ("dqn_extra",),
     ("ppo",),
     ("run",),
+    ("book",),
     ("common", "cli", "analysis"),
 )
 OUTSIDE = ("chapter", "distributed.", "tests", "tools", "benchmarks", "examples")

@@ -304,10 +304,10 @@ def test_set_help_shows_the_values_of_this_command_line(capsys):
 
 
 def test_the_settings_of_a_run_on_another_environment_leave_out_its_goal(run):
-    edit_params(run, lambda params: params["hyperparameters"].update(gamma=0.5, tuner_mode=True))
+    edit_params(run, lambda params: params["hyperparameters"].update(gamma=0.5))
     params, _ = resolve("--env-id", "CartPole-v1", "--config", str(run / "params.json"), knob=3)
     assert (params.env_name, params.run_name, params.stop_reward) == ("CartPole-v1", "CartPole-v1", 475.0)
-    assert (params.gamma, params.tuner_mode) == (0.5, False)  # no trial of a search
+    assert params.gamma == 0.5
     with pytest.raises(UsageError, match="its env_name is 'PongNoFrameskip-v4', and this run plays Breakout"):
         resolve("--game", "breakout", "--config", str(run / "params.json"), knob=3)
 

@@ -13,7 +13,6 @@ from lib.hyperparameters import (
     PPO_FAST_HYPERPARAMS,
     PPO_HYPERPARAMS,
     Hyperparameters,
-    Hyperparams,
     as_hyperparameters,
 )
 from lib.run import restoring
@@ -126,21 +125,6 @@ def test_a_namespace_without_a_field_is_refused():
     del book.stop_reward, book.gamma  # gamma has a default in Hyperparams, but not in the second edition's namespaces
     with pytest.raises(ValueError, match="the hyperparameters lack stop_reward, gamma; a SimpleNamespace needs"):
         as_hyperparameters(book)
-
-
-def test_the_third_editions_defaults():
-    params = Hyperparams(
-        env_name="PongNoFrameskip-v4",
-        stop_reward=18.0,
-        run_name="pong",
-        replay_size=100_000,
-        replay_initial=10_000,
-        target_net_sync=1000,
-        epsilon_frames=100_000,
-    )
-    assert (params.learning_rate, params.batch_size, params.gamma) == (0.0001, 32, 0.99)
-    assert (params.epsilon_start, params.epsilon_final) == (1.0, 0.1)
-    assert (params.tuner_mode, params.episodes_to_solve) == (False, 500)
 
 
 @pytest.mark.parametrize(("learn_every", "envs", "steps"), [(1, 1, 1), (8, 1, 8), (1, 3, 3), (8, 3, 9), (8, 8, 8)])

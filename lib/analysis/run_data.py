@@ -11,7 +11,7 @@ import pandas as pd
 from lib.errors import UsageError
 from lib.run.episodes import CSV_COLUMNS, WINDOW
 from lib.run.folder import in_use, read_json, read_params
-from lib.run.stopping import ENDED, HOPELESS, NOT_FINITE, SOLVED, STEPS
+from lib.run.stopping import ENDED, NOT_FINITE, SOLVED, STEPS
 
 log = logging.getLogger(__name__)
 
@@ -75,15 +75,14 @@ def read_result(run: Path) -> dict[str, Any]:
 def has_ended(run: Path) -> bool:
     """Return whether a run will not go on.
 
-    It was solved, its loss was not finite, its script ended it, it was a trial that stopped early, or it has reached
-    max_steps.
+    It was solved, its loss was not finite, its script ended it, or it has reached max_steps.
 
     A run that was stopped by --stop-after or --time-limit may be resumed.
     """
     result = read_result(run)
     if result.get("stopped") == STEPS:
         return bool(result["steps"] >= read_params(run)["hyperparameters"].get("max_steps", math.inf))
-    return result.get("stopped") in (SOLVED, NOT_FINITE, ENDED, HOPELESS)
+    return result.get("stopped") in (SOLVED, NOT_FINITE, ENDED)
 
 
 def read_evaluation(run: Path) -> dict[str, Any]:

@@ -76,8 +76,6 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     _check_overrides(overrides, parser, knobs, script)
     if "track" in options:
         tracking.require(options["track"])
-    if "tune" in options:
-        _check_search(options, overrides)
     env_id, module = options.pop("env_id", None), options.pop("env_module", None)
     if "resume" in options:
         if env_id is not None:
@@ -85,8 +83,8 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
             module = module_of(env_id) if env_id else None
         if "init" in options:
             raise UsageError("--init starts a new run, and a resumed run has its own weights; leave one of them out")
-        if "params" in values or "config" in values or "tune" in options:
-            raise UsageError("a resumed run keeps its hyperparameters; leave out --params, --config and --tune")
+        if "params" in values or "config" in values:
+            raise UsageError("a resumed run keeps its hyperparameters; leave out --params and --config")
         options["resume"] = find(options["resume"], options.get("runs_dir", DEFAULT_RUNS_DIR))
         # Parsed a second time with None for each of the script's own options, to tell given values from defaults.
         given = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(knobs))))
@@ -182,15 +180,6 @@ def _check_engine(knobs: Mapping[str, Any]) -> None:
     if knobs["engine"] != "ray":
         raise UsageError(f"--address {knobs['address']} needs --engine ray, not {knobs['engine']}")
     check_cluster(knobs["address"])
-
-
-def _check_search(options: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Refuse settings that --tune would not use. It does use --set learning_rate, as the largest rate of the search."""
-    if "config" in options:
-        raise UsageError("--tune and --config exclude each other; leave out --config, and use --set")
-    for assignment in overrides:
-        if assignment.partition("=")[0] == "gamma":
-            raise UsageError(f"--tune searches for gamma; leave out --set {assignment}")
 
 
 def _runs_dir(path: Path) -> Path:

@@ -51,7 +51,6 @@ def read(path: Path, parser: argparse.ArgumentParser, kind: type[RunParameters])
     if of_run:
         content = recorded_fields(content["hyperparameters"]) | affecting_results(content["knobs"])
         content["env_name"] = without_options(str(content.get("env_name")))  # the options are among the knobs
-        content.pop("tuner_mode", None)  # the new run is no trial of a search
     fields = {field.name for field in dataclasses.fields(kind)}
     actions = {action.dest: action for action in parser._actions if action.default is not argparse.SUPPRESS}
     hyperparameters, options, faults = {}, {}, []

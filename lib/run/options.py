@@ -49,7 +49,6 @@ class RunOptions:
         record_every: number of episodes between videos; None for no videos.
         track: key of tracking.TRACKERS; None for no tracker.
         game: key of the script's table of hyperparameters.
-        tune: number of trials of a search; None to train once.
         knobs: the script's own options by name. Each can be read as an attribute, too.
         owns_process: whether cli.main runs the script: the process does nothing else, and takes --resume. A book's
             script or a notebook may do other work before and after the run.
@@ -68,7 +67,6 @@ class RunOptions:
     record_every: int | None = None
     track: str | None = None
     game: str = "pong"
-    tune: int | None = None
     knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
     owns_process: bool = False
     changes: str = ""

@@ -6,7 +6,6 @@ saved_state.py, and its end in run_end.py.
 """
 
 import logging
-import math
 import multiprocessing
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,8 +42,6 @@ log = logging.getLogger(__name__)
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()  # those that setup_ignite was called with
 
-TUNER_REWARD_MIN = -19.0  # least smoothed return of a Pong trial; the lowest return is -21
-
 
 def setup_ignite(
     engine: Engine,
@@ -52,8 +49,6 @@ def setup_ignite(
     exp_source: ExperienceSource | RewardsSource,
     run_name: str,
     extra_metrics: Sequence[str] = (),
-    tuner_reward_episode: int = 100,
-    tuner_reward_min: float | None = None,
     *,
     args: RunOptions | None = None,
     save: Mapping[str, Stateful] | None = None,
@@ -71,9 +66,6 @@ def setup_ignite(
         exp_source: experience source, or a plain PTAN source.
         run_name: name of the script.
         extra_metrics: names of further engine.state.metrics to write as train/<name>.
-        tuner_reward_episode: number of episodes after which a trial, see Hyperparameters.tuner_mode, stops if its
-            smoothed return is below `tuner_reward_min`.
-        tuner_reward_min: see `tuner_reward_episode`; None: -19 in Pong, no minimum elsewhere.
         args: options from the command line; None for a new run with the defaults, in runs/ of the current folder.
         save: objects that a checkpoint holds, by name, at least "net"; None for no checkpoints. Their state_dicts
             consist of tensors and plain values without NaN. If a run is resumed, they are restored before this function
@@ -122,7 +114,7 @@ def setup_ignite(
         setup.attach_episode_records()
         setup.attach_console()
         setup.attach_final_evaluation()
-        setup.attach_stopping(tuner_reward_episode, tuner_reward_min)
+        setup.attach_stopping()
         setup.attach_checkpoints()
         setup.attach_end()
     except Exception:
@@ -257,17 +249,10 @@ class _Setup:
             parts.episodes,
         )
 
-    def attach_stopping(self, tuner_reward_episode: int, tuner_reward_min: float | None) -> None:
-        """Stop when the game is solved, at a limit, or on a signal; stop a hopeless trial."""
+    def attach_stopping(self) -> None:
+        """Stop when the game is solved, at a limit, or on a signal."""
         parts = self._parts
         parts.stopper.watch_ends(parts.engine)
-        if isinstance(parts.params, Hyperparameters) and parts.params.tuner_mode:
-            max_episodes = 1.1 * parts.params.episodes_to_solve
-            if tuner_reward_min is None:
-                tuner_reward_min = TUNER_REWARD_MIN if "Pong" in parts.params.env_name else -math.inf
-            parts.stopper.watch_trial(
-                parts.engine, parts.episodes, max_episodes, tuner_reward_episode, tuner_reward_min
-            )
 
     def attach_checkpoints(self) -> None:
         """Save checkpoints."""

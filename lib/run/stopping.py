@@ -18,7 +18,6 @@ from ignite.engine import Engine, Events
 from ignite.handlers import TerminateOnNan
 
 from lib.errors import CallInterrupted, Fault
-from lib.run.episodes import Episodes
 from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.system.clock import since_process_start
 from lib.system.processes import SIGNALS, handling
@@ -29,11 +28,8 @@ STEPS = "step limit"
 TIME = "time limit"
 NOT_FINITE = "loss not finite"
 ENDED = "ended by the script"
-HOPELESS = "trial stopped early"
 
-EXIT_CODES = {SOLVED: 0, STEPS: 0, TIME: 0, ENDED: 0, HOPELESS: 0, NOT_FINITE: 1} | {
-    number.name: 128 + number for number in SIGNALS
-}
+EXIT_CODES = {SOLVED: 0, STEPS: 0, TIME: 0, ENDED: 0, NOT_FINITE: 1} | {number.name: 128 + number for number in SIGNALS}
 # Names of states and rewards in batches.
 INPUTS = ("state", "states", "last_state", "next_states", "reward", "rewards", "returns")
 
@@ -114,26 +110,6 @@ class Stopper:
         engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self._learning_started)
         engine.add_event_handler(Events.STARTED, self._start)
 
-    def watch_trial(
-        self, engine: Engine, episodes: Episodes, max_episodes: float, reward_episode: int, reward_min: float
-    ) -> None:
-        """Stop a trial of a search early if it learns too little or too slowly.
-
-        Args:
-            engine: training engine.
-            episodes: counter of the episodes.
-            max_episodes: number of episodes after which an unsolved trial stops.
-            reward_episode: number of episodes after which the smoothed return has to be at least `reward_min`.
-            reward_min: smallest smoothed return.
-        """
-
-        def episode_completed(engine: Engine) -> None:
-            too_low = episodes.count > reward_episode and engine.state.metrics["avg_reward"] < reward_min
-            if too_low or episodes.count > max_episodes:
-                self._stop(engine, HOPELESS)
-
-        engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_completed)
-
     def should_stop(self) -> bool:
         """Return whether the run has a reason to end, for code that waits within an iteration."""
         if self._is_over_time():
@@ -154,7 +130,7 @@ class Stopper:
         """End the run as solved."""
         state: Any = engine.state
         state.solved = True
-        if self.reason in (TIME, STEPS, HOPELESS):  # reached in the same iteration
+        if self.reason in (TIME, STEPS):  # reached in the same iteration
             self.reason = None
         self._stop(engine, SOLVED)
 

@@ -714,21 +714,6 @@ def test_a_run_with_a_negative_seed_and_a_path_as_its_name_can_be_read(tmp_path,
     assert read_params(run.path)["seed"] == 2**63 - 1
 
 
-@pytest.mark.parametrize(("lowest", "stopped"), [((), "step limit"), ((20, 15.5), "trial stopped early")])
-def test_a_trial_on_another_game_stops_below_a_return_only_if_one_is_given(tmp_path, monkeypatch, lowest, stopped):
-    monkeypatch.setattr("lib.run.setup.TUNER_REWARD_MIN", 15.5)  # Pong's own may be given, too
-    source, buffer = plain_ptan(Counting(length=5))  # returns of 15
-    engine = Engine(lambda engine, batch: {"loss": 1.0})
-    params = dataclasses.replace(
-        HYPERPARAMS["pong"], env_name="Own-v0", stop_reward=99.0, replay_initial=32, tuner_mode=True
-    )
-    args = RunOptions(runs_dir=tmp_path, stop_after=600, quiet=True)
-    setup_ignite(engine, params, source, "book", (), *lowest, args=args)
-    state = engine.run(common.batch_generator(buffer, 10, 4))
-    assert state.stopped == stopped  # type: ignore[attr-defined]
-    assert state.episode == (21 if lowest else 119)  # type: ignore[attr-defined]
-
-
 @pytest.mark.slow
 def test_the_steps_of_a_plain_source_of_ptan_are_counted_in_its_environments(tmp_path):
     source, buffer = plain_ptan(Counting(length=5))

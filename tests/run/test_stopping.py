@@ -2,7 +2,6 @@ import os
 import re
 import signal
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -201,19 +200,6 @@ def test_a_process_that_cannot_kill_itself_exits(monkeypatch):
 def test_a_run_that_is_solved_at_the_step_limit_counts_as_solved():
     event = EpisodeEvents.BOUND_REWARD_REACHED
     assert run(step_limit=5, at=5, handler=lambda engine: engine.fire_event(event)) == (5, SOLVED)
-
-
-def test_a_trial_that_is_solved_by_the_episode_that_would_stop_it_counts_as_solved():
-    engine = Engine(lambda engine, batch: {"loss": 0.0})
-    register_events(engine)
-    stopper = Stopper(lambda: 1, 10, None)
-    stopper.watch_trial(engine, SimpleNamespace(count=12), max_episodes=11.0, reward_episode=100, reward_min=-19.0)
-    stopper.watch_ends(engine)
-    for event in (EpisodeEvents.EPISODE_COMPLETED, EpisodeEvents.BOUND_REWARD_REACHED):
-        engine.add_event_handler(Events.ITERATION_COMPLETED, engine.fire_event, event)
-    engine.run([None])
-    stopper.release_signals()
-    assert stopper.reason == SOLVED
 
 
 def test_a_signal_during_the_warm_up_ends_the_run_at_once():

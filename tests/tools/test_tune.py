@@ -1,0 +1,108 @@
+"""tools/tune.py: searches by trials, each a run of a script."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import optuna
+import pandas as pd
+import psutil
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from lib.errors import UsageError
+from running import PROJECT, SMALL_PPO, run_by_itself, start, wait_for
+from tools import tune
+
+TUNE = Path("tools/tune.py")
+
+
+@pytest.mark.long
+def test_an_interrupted_search_continues_with_the_runs_that_it_began(tmp_path):
+    game = ("--env-id", "fakes:Chain-v0", *SMALL_PPO, "--set", "checkpoint_every=64", "--set", "stop_reward=none")
+    search = (PROJECT / "distributed/01_ppo.py", *game, "--stop-after", 6400, "--trials", 2, "--runs-dir", tmp_path)
+    process = start(TUNE, *search, start_new_session=True)
+    wait_for(lambda: list(tmp_path.glob("tune/*/trials/0/runs/*/checkpoints/step-*.pt")), process)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert psutil.wait_procs(children, timeout=20)[1] == []
+    again = run_by_itself(TUNE, *search)
+    assert again.returncode == 0, again.stderr
+    [folder] = (tmp_path / "tune").iterdir()
+    trials = pd.read_csv(folder / "trials.csv")
+    assert len(trials) == 2
+    assert trials.value.is_monotonic_decreasing
+    assert json.loads((folder / "params.json").read_text()) == {
+        "learning_rate": trials.params_learning_rate[0],
+        "gamma": trials.params_gamma[0],
+    }
+    [run] = (folder / "trials/0/runs").iterdir()
+    assert len(json.loads((run / "params.json").read_text())["sessions"]) == 2
+
+
+SCRIPT = """
+import json, pathlib, sys, time
+runs_dir = pathlib.Path(sys.argv[sys.argv.index("--runs-dir") + 1])
+x = float(next(word for word in sys.argv if word.startswith("x=")).removeprefix("x="))
+if x > 8.0:
+    sys.exit("error: x is too large")
+run = runs_dir / "run"
+run.mkdir(parents=True)
+(run / "params.json").write_text(json.dumps({"hyperparameters": {"max_steps": 4000}}))
+rows = [f"{number},{500 * number},500,{x},1.0," for number in range(1, 9)]
+(run / "episodes.csv").write_text("\\n".join(["episode,step,length,return,seconds,video", *rows, ""]))
+time.sleep(1.0)
+"""
+
+
+@pytest.mark.slow
+def test_a_trial_below_the_median_is_pruned_and_one_that_fails_ends_the_search(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(PROJECT / TUNE), str(script), "--runs-dir", str(tmp_path)]
+    search = [*command, "--space", "x=1.0:2.0", "--trials", "9"]
+    process = subprocess.run(search, capture_output=True, text=True, check=True)
+    assert "is pruned" in process.stdout
+    [file] = tmp_path.glob("tune/*/study.db")
+    study = optuna.load_study(study_name="tune", storage=f"sqlite:///{file}")
+    finished = {
+        state: [trial for trial in study.trials if trial.state.name == state] for state in ("COMPLETE", "PRUNED")
+    }
+    values = [trial.params["x"] for trial in finished["COMPLETE"]]
+    assert [trial.value for trial in finished["COMPLETE"]] == pytest.approx(values)
+    assert all(trial.number >= 5 and trial.params["x"] < max(values) for trial in finished["PRUNED"])
+    failed = subprocess.run([*command, "--space", "x=9"], capture_output=True, text=True, check=False)
+    assert failed.returncode == 1
+    assert "error: trial 0 ended with exit code 1: error: x is too large (all output is in" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "distribution"),
+    [
+        ("batch_size=16:32", IntDistribution(16, 32)),
+        ("batch_size=16:512", IntDistribution(16, 512, log=True)),
+        ("learning_rate=1e-5:1e-3", FloatDistribution(1e-5, 1e-3, log=True)),
+        ("gamma=0.9:0.99", FloatDistribution(0.9, 0.99)),
+        ("kl_target=null,0.01", CategoricalDistribution([None, 0.01])),
+    ],
+)
+def test_a_space_is_a_range_or_a_list(text, distribution):
+    assert tune.searched(text) == (text.partition("=")[0], distribution)
+
+
+@pytest.mark.parametrize("text", ["gamma", "gamma=high", "gamma=0.9:0.8", "gamma=1:2:3"])
+def test_a_space_that_is_neither_is_refused(text):
+    with pytest.raises(UsageError, match=f"--space {text} is not FIELD=low:high or FIELD=a,b,c"):
+        tune.searched(text)
+
+
+def test_the_value_of_a_trial_weights_returns_by_length_and_counts_saved_steps_with_the_last_mean():
+    episodes = pd.DataFrame({"step": [10.0, 40.0, 90.0], "length": [10.0, 30.0, 50.0], "return": [1.0, 2.0, 6.0]})
+    assert tune.average_return(episodes, 40) == (10 * 1 + 30 * 2) / 40
+    assert tune.average_return(episodes, 100) == (10 * 1 + 30 * 2 + 50 * 6 + 10 * 3) / 100
+    with pytest.raises(UsageError, match="no episode ended within 5 agent steps"):
+        tune.average_return(episodes, 5)
