@@ -18,7 +18,7 @@ from lib.experience.interface import CheckedReplay, EpsilonGreedy, EpsilonSchedu
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters
 from lib.nets import losses
 from lib.run import setup
-from lib.run.run_folder import Run
+from lib.run.folder import RunFolder
 from lib.system import memory
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def setup_ignite(
     tuner_reward_episode: int = 100,
     tuner_reward_min: float = -19.0,
     **options: Any,
-) -> Run:
+) -> RunFolder:
     """Attach everything that a run needs around its loop; see lib.run.setup.setup_ignite for the arguments.
 
     Args:
