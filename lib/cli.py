@@ -1,15 +1,10 @@
 """Command line of the scripts and tools, and their exit codes."""
 
 import argparse
-import atexit
 import contextlib
-import logging
-import os
+import errno
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import thread as thread_pools
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,8 +31,8 @@ from lib.run.option_types import (
     writable,
 )
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
-from lib.run.stopping import EXIT_CODES, Interrupted, announce_signals
-from lib.system import files, memory
+from lib.run.stopping import EXIT_CODES, Interrupted
+from lib.system import memory
 from lib.system.console_log import start_console
 from lib.system.seeds import seed_everything
 
@@ -63,10 +58,8 @@ __all__ = [
     "writable",
 ]
 
-THREADS_END = 5.0  # seconds in which threads may end after a run
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 STOPPED = "Stopped at once. If the run has a checkpoint, --resume with its folder continues from the newest one."
-
-log = logging.getLogger(__name__)
 
 Train = Callable[[Any, RunOptions], State]
 
@@ -238,23 +231,17 @@ def main(train: Train, parser: Parser, script: str) -> None:
 
 @contextlib.contextmanager
 def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
-    """Turn usage errors, faults and signals into a short message on standard error and an exit code.
+    """Turn usage errors, faults and Ctrl-C into a short message on standard error and an exit code.
 
-    Close all environments, and end the process even if one has left a thread.
+    Close all environments that are still open.
 
     Args:
         stopped: message after Ctrl-C.
     """
     start_console()
-    announce_signals()
-    with _threads_ended(), _described_errors(stopped), checked_env.closing():
-        yield
-
-
-@contextlib.contextmanager
-def _described_errors(stopped: str) -> Iterator[None]:
     try:
-        yield
+        with checked_env.closing():
+            yield
     except (UsageError, Fault) as error:
         _exit(f"error: {error}", error.exit_code, error)
     except (MemoryError, OSError, RuntimeError, ImportError) as error:
@@ -270,82 +257,21 @@ def _described_errors(stopped: str) -> Iterator[None]:
         _exit(stopped, EXIT_CODES["SIGINT"])
 
 
-@contextlib.contextmanager
-def _threads_ended() -> Iterator[None]:
-    """End the process, however its work ends, if other threads, such as an environment's, would keep it alive."""
-    end: BaseException | None = None
-    try:
-        yield
-    except BaseException as error:  # noqa: BLE001 - raised again below
-        end = error
-    others = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
-    if others:
-        _join(others)
-    names = [thread.name for thread in others if thread.is_alive()]
-    if names:
-        if end is not None and not isinstance(end, SystemExit):
-            sys.excepthook(type(end), end, end.__traceback__)
-        log.warning("The work has ended, but threads are running (%s). The process ends anyway.", ", ".join(names))
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        os._exit(_code_of(end))
-    if end is not None:
-        raise end
-
-
-def _code_of(end: BaseException | None) -> int:
-    """Return the exit code with which Python would end. Print a text that was given to sys.exit, as Python does."""
-    if not isinstance(end, SystemExit):
-        return 0 if end is None else 1
-    if end.code is None or isinstance(end.code, int):
-        return end.code or 0
-    print(end.code, file=sys.stderr)
-    return 1
-
-
-def _join(threads: Iterable[threading.Thread]) -> None:
-    """Wait for threads, THREADS_END seconds at most. End the idle threads of thread pools, as Python does at exit."""
-    end = time.monotonic() + THREADS_END
-    with thread_pools._global_shutdown_lock:
-        thread_pools._shutdown = True
-    try:
-        for queue in list(thread_pools._threads_queues.values()):
-            queue.put(None)
-        for thread in threads:
-            thread.join(max(0.0, end - time.monotonic()))
-    finally:
-        thread_pools._shutdown = False  # the tests call `main` in a process that goes on
-
-
 def prepare(seed: int) -> None:
     """Prepare the process before anything is built in it: memory, determinism, seeds."""
     memory.keep_freed_memory()
-    threading.excepthook = _report_thread
     # A resumed run has to equal the uninterrupted one.
     torch.backends.cudnn.deterministic = True
     seed_everything(seed)
 
 
-def _report_thread(args: threading.ExceptHookArgs) -> None:
-    """Print the error of a thread, except TensorBoard's writer: the next write raises the error again."""
-    if not (isinstance(args.exc_value, OSError) and type(args.thread).__module__.startswith("tensorboard.")):
-        threading.__excepthook__(args)
-
-
 def _described(error: OSError) -> str:
-    """Return what failed, which files are kept, and what to do about it if that is known."""
-    file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
-    what = str(error.strerror or error) + (f": {file}" if file else "")
-    if isinstance(error, FileNotFoundError) and file is not None:
-        if file.parent.exists():
-            return f"{what}. If it was deleted or moved, put it back. Other files that were saved before are kept"
-        return f"{what}. If its folder was deleted or moved, put it back"
-    kept = f"{what}. Files that were saved before are kept"
-    if "temporary directory" in what:
-        return f"{kept}. To go on, set TMPDIR to a folder that can be written"
-    if remedy := files.REMEDIES.get(error.errno or 0):
-        return f"{kept}. To go on, {remedy}; then resume the run, or start again"
-    return kept
+    """Return what failed, whether files are kept, and what to do about it if that is known."""
+    what = str(error.strerror or error) + (f": {error.filename}" if error.filename else "")
+    if isinstance(error, FileNotFoundError):
+        return f"{what}. If it or its folder was deleted or moved, put it back"
+    advice = ". To go on, make room; then resume the run, or start again" if error.errno in FULL_DISK else ""
+    return f"{what}. Files that were saved before are kept{advice}"
 
 
 def _exit(message: str, code: int, error: BaseException | None = None) -> NoReturn:

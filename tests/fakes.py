@@ -8,11 +8,8 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, cast
 
 import gymnasium as gym
@@ -135,27 +132,6 @@ class Forking(Counting):
         return super().step(action)
 
 
-class WithThread(Counting):
-    """Counting with a thread that does not end. If it was closed after some episodes, a file is there."""
-
-    def __init__(self):
-        super().__init__()
-        threading.Thread(target=time.sleep, args=(600,)).start()
-
-    def close(self):
-        if len(self.seeds) > 2:
-            Path("closed").touch()
-
-
-class WithPool(Counting):
-    """Counting with a thread pool whose thread waits for work until Python ends."""
-
-    def __init__(self):
-        super().__init__()
-        self.pool = ThreadPoolExecutor(1)
-        self.pool.submit(int).result()
-
-
 class WaitsForLicence(Counting):
     """Counting whose constructor prints a line and does not return in the processes of a ProcessVectorEnv."""
 
@@ -188,24 +164,6 @@ class Unbuildable(Counting):
 
     def __reduce__(self):
         return (eval, (self.expression,))
-
-
-class Poisoned(Counting):
-    """Counting with an observation of NaN in the 151st step. It is so large that the checks miss that step."""
-
-    def __init__(self):
-        super().__init__(length=20)
-        self.observation_space = spaces.Box(0, 255, (5000,), np.float32)
-        self.taken = 0
-
-    def reset(self, *, seed=None, options=None):
-        observation, info = super().reset(seed=seed)
-        return np.full(5000, observation, np.float32), info
-
-    def step(self, action):
-        self.taken += 1
-        observation, *rest = super().step(action)
-        return np.full(5000, np.nan if self.taken == 151 else observation, np.float32), *rest
 
 
 class Random(Counting):
@@ -730,7 +688,6 @@ for environment in (
     Talkative,
     Refusing,
     Forgetful,
-    Poisoned,
 ):
     register(environment.__name__, environment)
 register("Catch", Catch, zoom=ZOOM)
@@ -741,8 +698,6 @@ register("Simulator", Simulator)
 register("Simulator-broken", Simulator, steps=3)
 register("SecondFails", SecondFails)
 register("WaitsForLicence", WaitsForLicence)
-register("WithThread", WithThread)
-register("WithPool", WithPool)
 for name, game, sticky_actions in (
     ("ShortPong", "pong", 0.0),  # episodes of 100 steps
     ("StickyPong", "pong", 0.25),

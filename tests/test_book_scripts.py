@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -73,58 +72,6 @@ def test_a_script_of_the_second_edition_trains_until_it_is_solved(tmp_path):
     assert params["hyperparameters"]["batch_size"] == 32
     assert params["seed"] == SEED  # with which the script seeds torch
     assert "Learning. Ctrl-C stops; this script saves no checkpoint.\n" in process.stdout
-
-
-INTERRUPTED = """
-import os, sys
-from ignite.engine import Engine, Events
-from lib import common
-from lib.run import curve
-class Source:
-    def pop_rewards_steps(self): return [(1.0, 10)]
-params = common.Hyperparams(
-    env_name="CartPole-v1", stop_reward=475.0, run_name="signals", replay_size=100, replay_initial=10,
-    target_net_sync=10, epsilon_frames=100, batch_size=8,
-)
-engine = Engine(lambda engine, batch: {"loss": 0.0})
-common.setup_ignite(engine, params, Source(), "signals")
-engine.add_event_handler(Events.COMPLETED, lambda: print("the script's own end of the run"))
-if sys.argv[2] == "curve":
-    curve.draw_curve = lambda *arguments: os.kill(os.getpid(), int(sys.argv[1]))
-def batches():
-    for number in range(30):
-        if str(number) == sys.argv[2]:
-            os.kill(os.getpid(), int(sys.argv[1]))
-        yield ["transition"] * 8
-try:
-    engine.run(batches())
-except KeyboardInterrupt as error:
-    print("the script's own handler")
-    if len(sys.argv) > 3:
-        raise
-print("the end of the script")
-"""
-
-
-def test_ctrl_c_reaches_the_books_script(tmp_path):
-    process = start_program(INTERRUPTED, tmp_path, int(signal.SIGINT), 5)
-    output, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert "Stopped at step 6: SIGINT." in output
-    assert output.endswith("the script's own end of the run\nthe script's own handler\nthe end of the script\n")
-
-
-@pytest.mark.parametrize(
-    ("when", "line"),
-    [("5", "Stopped at step 6: SIGTERM."), ("curve", "The learning curve was stopped; the run is saved.")],
-)
-def test_sigterm_ends_the_books_script_after_its_run_is_written(tmp_path, when, line):
-    process = start_program(INTERRUPTED, tmp_path, int(signal.SIGTERM), when)
-    output, errors = process.communicate()
-    assert process.returncode == -signal.SIGTERM, errors
-    assert line in output
-    assert output.endswith("the script's own end of the run\n")
-    assert "error" not in errors
 
 
 def test_the_error_names_the_missing_field(tmp_path):

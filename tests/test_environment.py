@@ -88,9 +88,3 @@ def test_a_mistake_in_a_program_keeps_its_traceback(checkout):
     assert code == 1
     assert errors.startswith("Traceback")
     assert "no_such_module" in errors
-
-
-def test_no_memory_for_the_imports_prints_one_line():
-    process = subprocess.run([sys.executable, "-c", "import lib; raise MemoryError"], capture_output=True, text=True)
-    assert process.returncode == 1
-    assert process.stderr == "error: memory ran out. Free some memory, or raise the limit of ulimit -v\n"

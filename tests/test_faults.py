@@ -1,13 +1,9 @@
 """Faults that come from outside: run folders of somebody else, and wrong environments."""
 
-import fcntl
 import itertools
-import multiprocessing.util
 import os
 import re
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +12,6 @@ import psutil
 import pytest
 
 from finished_runs import edit_params
-from lib.system import processes
 from running import (
     BASELINE,
     ENVIRONMENT,
@@ -100,18 +95,6 @@ def test_a_wrong_environment_is_reported(tmp_path, script, how):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "script", [BASELINE, Path("chapter09/05_native_envs.py"), Path("distributed/03_ppo_actors.py")]
-)
-def test_a_loss_that_is_not_finite_because_of_the_environment_is_not_blamed_on_learning(tmp_path, script):
-    small = SMALL_PPO if script.parts[0] == "distributed" else SMALL_DQN
-    process = run(script, "--env-id", "fakes:Poisoned-v0", *small, "--quiet", "--runs-dir", tmp_path)
-    assert process.returncode == 1
-    assert "loss not finite. The environment gave NaN or infinity (" in process.stdout
-    assert "learning_rate" not in process.stdout
-
-
-@pytest.mark.slow
 def test_an_environments_own_disk_error_keeps_its_traceback(tmp_path):
     process = run(BASELINE, "--env-id", "fakes:Failing-disk-v0", *SMALL[BASELINE], "--quiet", "--runs-dir", tmp_path)
     assert process.returncode == 1
@@ -149,17 +132,13 @@ def test_a_time_limit_ends_a_run_whose_environment_hangs(tmp_path):
 @needs_namespaces
 @pytest.mark.long
 @pytest.mark.parametrize("script", [ACTORS, PARALLEL])
-@pytest.mark.parametrize("temporary", ["/tmp", "/dev/shm"])
-def test_a_small_dev_shm_is_reported_before_it_overflows(tmp_path, script, temporary):
-    small = f"mount -t tmpfs -o size=1m tmpfs /dev/shm; export TMPDIR={temporary}"
+def test_a_small_dev_shm_is_reported_before_it_overflows(tmp_path, script):
+    small = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
     catch = ("--env-id", "fakes:Catch-v0", "--stop-after", 128, "--quiet", "--runs-dir", tmp_path)
     process = limited(small, script, *catch, *(SMALL_PPO if script == ACTORS else SMALL_DQN))
-    if temporary == "/tmp":  # a temporary file serves as well
-        assert process.returncode == 0, process.stderr
-    else:
-        assert process.returncode == 2
-        assert "MB of memory to share with other processes do not fit into /dev/shm; make" in process.stderr
-        assert "Traceback" not in process.stderr
+    assert process.returncode == 2
+    assert "MB of memory to share with other processes do not fit into /dev/shm: No space left" in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 SHORT_OF_MEMORY = """
@@ -208,7 +187,7 @@ def test_a_run_whose_folder_is_deleted_does_not_say_that_it_is_kept(tmp_path, sc
     _, output = process.communicate(timeout=60)
     assert process.returncode == 1
     assert output.strip().splitlines()[-1].startswith("error: No such file or directory: ")
-    assert output.strip().endswith("If its folder was deleted or moved, put it back")
+    assert output.strip().endswith("If it or its folder was deleted or moved, put it back")
     assert "Traceback" not in output
 
 
@@ -236,90 +215,6 @@ def test_a_path_with_spaces_and_other_letters_works_throughout(tmp_path):
     assert result_of(path)["steps"] == 1280
     call("tools/evaluate.py", path, "--env-module", "fakes", "--quiet")
     call("tools/report.py", path)
-
-
-def with_a_thread(folder, *options, env="WithThread"):
-    """Run 01_baseline on an environment that leaves a thread running."""
-    options = ("--env-id", f"fakes:{env}-v0", *SMALL_DQN, *options, "--quiet", "--runs-dir", folder)
-    return run(BASELINE, *options, cwd=folder)
-
-
-@pytest.mark.long
-def test_a_run_that_fails_ends_although_a_thread_of_its_environment_does_not(tmp_path):
-    process = with_a_thread(tmp_path, "--record-every", 1)  # it cannot be rendered
-    assert process.returncode == 2, process.stderr
-
-
-@pytest.mark.slow
-def test_a_run_closes_its_environments_and_ends_although_a_thread_of_theirs_does_not(tmp_path):
-    process = with_a_thread(tmp_path, "--stop-after", 80)
-    assert process.returncode == 0, process.stderr
-    assert "The work has ended, but threads are running" in process.stdout
-    (tmp_path / "closed").unlink()
-    [run] = tmp_path.iterdir()
-    assert result_of(run)["stopped"] == "step limit"
-
-
-@pytest.mark.slow
-def test_a_waiting_thread_pool_of_an_environment_ends_with_the_run(tmp_path):
-    process = with_a_thread(tmp_path, "--stop-after", 80, env="WithPool")
-    assert process.returncode == 0, process.stderr
-    assert "threads are running" not in process.stdout
-
-
-def test_a_deleted_current_folder_is_reported(tmp_path):
-    here = tmp_path / "here"
-    here.mkdir()
-    shell = f"rmdir {here}; exec {sys.executable} {PROJECT / BASELINE} --help"
-    process = subprocess.run(["bash", "-c", shell], cwd=here, env=ENVIRONMENT, capture_output=True, text=True)
-    assert process.returncode == 2
-    assert process.stderr == "error: the current folder was deleted; change to another one\n"
-
-
-IMPORTING = [BASELINE, EVALUATE, ACTORS, Path("tools/doctor.py")]
-IMPORTED = ["ignite.engine", "numpy.linalg", "gymnasium.spaces", "torch"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("script", "module"), one_case_each(IMPORTING, IMPORTED), ids=str)
-def test_ctrl_c_during_any_import_prints_one_line(tmp_path, script, module):
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, signal, sys\n"
-        "class Interrupt:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name == {module!r}:\n"
-        "            os.kill(os.getpid(), signal.SIGINT)\n"
-        "sys.meta_path.insert(0, Interrupt())\n"
-    )
-    env = ENVIRONMENT | {"PYTHONPATH": f"{tmp_path}:{ENVIRONMENT['PYTHONPATH']}"}
-    command = [sys.executable, PROJECT / script, "--help"]
-    process = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert process.stderr == "Stopped before the run started.\n"
-    assert (process.returncode, process.stdout) == (128 + signal.SIGINT, "")
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_that_no_run_handles_ends_the_process_with_a_line(number, tmp_path):
-    code = f"import os\nfrom lib import cli\nwith cli.exit_codes():\n    os.kill(os.getpid(), {number:d})"
-    process = start_program(code, tmp_path)
-    _, errors = process.communicate()
-    assert process.returncode == -number
-    assert errors == f"Stopped at once by {number.name}. Files that were saved before are kept.\n"
-
-
-def test_ctrl_c_after_the_imports_raises_keyboard_interrupt():
-    interrupt = "try:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n    print('mine')"
-    code = f"import lib, os, signal\n{interrupt}"
-    process = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
-    assert (process.returncode, process.stdout, process.stderr) == (0, "mine\n", "")
-
-
-@pytest.mark.parametrize("kibibytes", [300_000, 700_000, 850_000])
-def test_too_little_address_space_for_the_imports_prints_one_line(kibibytes):
-    shell = f"ulimit -v {kibibytes}; exec {sys.executable} {PROJECT / BASELINE} --help"
-    process = subprocess.run(["bash", "-c", shell], env=ENVIRONMENT, capture_output=True, text=True)
-    assert process.returncode == 1
-    assert re.fullmatch(rf"error: ulimit -v is {kibibytes:,} KiB; .* Raise the limit\n", process.stderr)
 
 
 def test_a_damaged_best_checkpoint_is_refused_with_a_hint(refused, trained_run):
@@ -358,37 +253,3 @@ def test_a_recorded_cluster_is_joined_only_if_the_user_names_it(refused, trained
     message = refused(ACTORS, *resuming(trained_run), "--address", "127.0.0.1:45671")
     assert "127.0.0.1:45671" in message
     assert "needs --engine ray" not in message
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(hasattr(multiprocessing.util, "_get_base_temp_dir"), reason="this Python uses /tmp instead")
-def test_a_folder_for_temporary_files_whose_path_is_too_long_is_named(tmp_path):
-    folder = tmp_path / ("x" * 100)
-    folder.mkdir()
-    process = run(
-        ACTORS, "--env-id", "CartPole-v1", *SMALL_PPO, "--runs-dir", tmp_path, env=ENVIRONMENT | {"TMPDIR": str(folder)}
-    )
-    assert process.returncode == 2
-    assert "AF_UNIX path too long. Set TMPDIR to a folder with a shorter path" in process.stderr
-
-
-@pytest.mark.slow
-def test_temporary_folders_of_killed_processes_are_removed(tmp_path):
-    env = ENVIRONMENT | {"TMPDIR": str(tmp_path)}
-    options = ("--env-id", "CartPole-v1", *SMALL_PPO, "--quiet", "--runs-dir", tmp_path / "runs")
-    process = start(ACTORS, *options, env=env)
-    wait_for(lambda: any(path.is_socket() for path in tmp_path.glob("pymp-*/*")), process)
-    process.kill()
-    process.communicate()
-    [left] = tmp_path.glob("pymp-*")
-    locked, remote = tmp_path / "pymp-locked", tmp_path / "pymp-remote"
-    locked.mkdir()
-    remote.mkdir()
-    (remote / processes.OWNER).write_text("99999999 another-machine")  # which shares the folder, but not its locks
-    with (locked / processes.OWNER).open("w") as owner:  # of a living run in a container with its own process ids
-        owner.write(f"99999999 {socket.gethostname()}")
-        owner.flush()
-        fcntl.flock(owner, fcntl.LOCK_EX)
-        assert run(ACTORS, *options, "--stop-after", 200, env=env).returncode == 0
-    assert not left.exists()
-    assert sorted(tmp_path.glob("pymp-*")) == [locked, remote]

@@ -17,7 +17,7 @@ from lib.run.final_evaluation import FinalEvaluation
 from lib.run.optional_work import run_optional
 from lib.run.result import describe_result
 from lib.run.run_parts import RunParts
-from lib.run.stopping import ENDED, NOT_FINITE, SOLVED, STEPS, pass_on
+from lib.run.stopping import ENDED, NOT_FINITE, SOLVED, STEPS
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,6 @@ class RunEnd:
     def __init__(self, parts: RunParts, final_evaluation: FinalEvaluation | None):
         self._parts = parts
         self._final_evaluation = final_evaluation
-        self._signals: list[int] = []  # those that ended the run or the work after it
         self._failure: BaseException | None = None
 
     def attach(self) -> None:
@@ -54,14 +53,13 @@ class RunEnd:
         result = describe_result(engine, stopped, parts.episodes, parts.speed, parts.run.read_result())
         self._write_result(result)
         self._close()
-        self._signals = list(parts.stopper.signals)
         try:
             self._evaluate(stopped, result)
             written = parts.run.read_result()
-            self._signals += run_optional("learning curve", self._draw_curve)
+            run_optional("learning curve", self._draw_curve)
             if parts.tracker is not None:
                 finish = partial(parts.tracker.finish, written, parts.run.path / "curve.png")
-                self._signals += run_optional("tracking", finish)
+                run_optional("tracking", finish)
         finally:
             parts.run.close()  # not before: a run that is resumed meanwhile would have its result overwritten
         self._log_next_steps(stopped)
@@ -70,7 +68,6 @@ class RunEnd:
         """Let a program that goes on after its run have its signals, and start another loop with the engine."""
         if self._parts.is_book_script:
             _forget_loop(engine)
-            pass_on(self._signals)
 
     def _evaluate(self, stopped: str, result: Mapping[str, Any]) -> None:
         """Evaluate a run that is solved, or has ended at max_steps and not at --stop-after."""
@@ -78,9 +75,9 @@ class RunEnd:
         is_complete = stopped == STEPS and self._parts.options.stop_after is None
         if evaluation is None or not (stopped == SOLVED or is_complete) or not self._parts.episodes.count:
             return
-        if not self._signals:
+        if not self._parts.stopper.signals:
             evaluate = partial(evaluation.write, result)
-            self._signals += run_optional("evaluation", evaluate)
+            run_optional("evaluation", evaluate)
 
     def _write_result(self, result: Mapping[str, Any]) -> None:
         parts = self._parts

@@ -6,21 +6,18 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
-import numpy as np
-import torch
 from ignite.engine import Engine, Events
 from ignite.handlers import TerminateOnNan
 
 from lib.errors import CallInterrupted, Fault
 from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.system.clock import since_process_start
-from lib.system.processes import SIGNALS, handling
+from lib.system.processes import SIGNALS
 
 # Reasons for the end of a run, besides the names of the signals.
 SOLVED = "solved"
@@ -30,8 +27,6 @@ NOT_FINITE = "loss not finite"
 ENDED = "ended by the script"
 
 EXIT_CODES = {SOLVED: 0, STEPS: 0, TIME: 0, ENDED: 0, NOT_FINITE: 1} | {number.name: 128 + number for number in SIGNALS}
-# Names of states and rewards in batches.
-INPUTS = ("state", "states", "last_state", "next_states", "reward", "rewards", "returns")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -63,7 +58,6 @@ class Stopper:
     Attributes:
         reason: a key of EXIT_CODES as soon as the run has a reason to end, else None.
         signals: numbers of the signals that the run has received.
-        wrong_inputs: non-finite fields of the batch when the loss became non-finite; None if its fields are unknown.
     """
 
     GRACE = 5.0
@@ -76,7 +70,6 @@ class Stopper:
         self.saves = saves
         self.reason: str | None = None
         self.signals: list[int] = []
-        self.wrong_inputs: list[str] | None = None
         self._learning = False
         self._previous_handlers: dict[int, Any] = {}
         self._report_due = math.inf  # when the report of a long iteration has to be postponed, by time.monotonic()
@@ -95,7 +88,6 @@ class Stopper:
             handler(engine)
             if engine.should_terminate and not before:
                 self.reason = NOT_FINITE  # even if there was another reason, because the state must not be saved
-                self.wrong_inputs = not_finite_inputs(engine.state.batch)
 
         engine.add_event_handler(Events.ITERATION_COMPLETED, watch)
 
@@ -215,77 +207,11 @@ class Stopper:
         signal.setitimer(signal.ITIMER_REAL, self.GRACE, self.GRACE)
 
 
-def announce_signals() -> None:
-    """Let SIGTERM and SIGHUP end this process with one line, as long as no run handles them."""
-    if threading.current_thread() is threading.main_thread():
-        for number in SIGNALS:
-            if signal.getsignal(number) == signal.SIG_DFL:
-                signal.signal(number, partial(_end_at_once, os.getpid()))
-
-
-def _end_at_once(announcer: int, number: int, frame: FrameType | None) -> None:
-    if os.getpid() == announcer:  # not a child that an environment forked
-        name = signal.Signals(number).name
-        with suppress(OSError):
-            os.write(2, f"Stopped at once by {name}. Files that were saved before are kept.\n".encode())
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-    os._exit(128 + number)  # reached by process 1 of a container, which its own signals do not end
-
-
-def not_finite_inputs(batch: Any) -> list[str] | None:
-    """Return the names of a batch's states and rewards that hold NaN or infinity; None if it has none of these names.
-
-    Args:
-        batch: a transition, a Batch, a Rollout, a Segment with its `arrays`, a dictionary, or a list of them; also the
-            book's tuple of a list of transitions, their indices and weights.
-    """
-    if type(batch) is tuple and batch and isinstance(batch[0], list):
-        batch = batch[0]
-    items = [_fields(item) for item in (batch if isinstance(batch, list) else [batch])]
-    if not any(items):
-        return None
-    return [name for name in INPUTS if not all(_finite(item.get(name)) for item in items)]
-
-
-def _fields(item: Any) -> dict[str, Any]:
-    """Return those of INPUTS that a batch, or an element of it, has."""
-    arrays = item if isinstance(item, dict) else getattr(item, "arrays", {})
-    values = {name: arrays[name] if name in arrays else getattr(item, name, None) for name in INPUTS}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _finite(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return not value.is_floating_point() or bool(torch.isfinite(value).all())
-    array = np.asarray(0.0 if value is None else value)
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
-
-
 def handled_signals() -> list[signal.Signals]:
     """Return the signals that end a run, without those that it has to ignore."""
-    # Only the main thread can handle signals. A trial of Ray Tune runs in another one.
+    # Only the main thread can handle signals.
     if threading.current_thread() is not threading.main_thread():
         return []
     # Under nohup SIGHUP is ignored, and the run leaves it ignored. SIGINT is handled even if it is ignored, as it is in
     # the background jobs of a shell script.
     return [number for number in SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN]
-
-
-@contextmanager
-def as_ctrl_c() -> Iterator[list[int]]:
-    """Raise KeyboardInterrupt for every signal that ends a run, and yield a list that receives their numbers."""
-    received: list[int] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        received.append(number)
-        raise KeyboardInterrupt
-
-    with handling(handled_signals(), interrupt):
-        yield received
-
-
-def pass_on(numbers: Sequence[int]) -> None:
-    """Raise signals again after the run has handled them, for the script's own or the default handlers."""
-    for number in numbers:
-        signal.raise_signal(number)

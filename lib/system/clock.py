@@ -8,10 +8,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-import lib
-
 STAT = Path("/proc/self/stat")
-START_UP = 10.0  # seconds, at most, from the start of Python to the import of lib
+IMPORTED = time.monotonic()
 
 
 class Stopwatch:
@@ -36,8 +34,8 @@ class Stopwatch:
 def since_process_start() -> float:
     """Return the seconds since the operating system started this process, imports included.
 
-    Wall-clock time is not used, because it may be changed. Without /proc, the seconds count from the import of lib; and
-    also if another program, such as a shell that waited, has become this one by exec.
+    Wall-clock time is not used, because it may be changed. Without /proc, the seconds count from the import of this
+    file.
     """
     return time.monotonic() - _process_start()
 
@@ -45,13 +43,11 @@ def since_process_start() -> float:
 @cache
 def _process_start() -> float:
     if not STAT.exists():
-        return lib.IMPORTED
-    # Field 22 of proc(5): the start in clock ticks since boot. The process's name in field 2 may contain spaces
-    # and parts of characters.
+        return IMPORTED
+    # Field 22 of proc(5): the start in clock ticks since boot. Field 2, the process's name, may contain spaces.
     ticks = int(STAT.read_bytes().rpartition(b")")[2].split()[19])
     running = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    start = time.monotonic() - running
-    return start if lib.IMPORTED - start < START_UP else lib.IMPORTED
+    return time.monotonic() - running
 
 
 def format_duration(seconds: float) -> str:

@@ -1,12 +1,12 @@
-"""The console: log lines between progress bars, output streams whose errors do not end a run, and shell quoting."""
+"""The console: log lines between progress bars, and the commands that they show."""
 
 import logging
 import os
 import shlex
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -16,73 +16,26 @@ from lib.system.files import PROJECT
 tqdm.set_lock(threading.RLock())
 
 
-class FaultTolerantStream:
-    """Text stream that discards its output after the first write error.
-
-    Characters that its encoding lacks are written as escapes.
-
-    Args:
-        stream: standard output or standard error.
-    """
-
-    def __init__(self, stream: Any):
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        try:
-            self._stream.write(text)
-        except UnicodeEncodeError as error:
-            self.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
-        except (OSError, ValueError):  # a closed pipe, a terminal that is gone, or a closed file
-            self._discard()
-        return len(text)
-
-    def flush(self) -> None:
-        try:
-            self._stream.flush()
-        except (OSError, ValueError):
-            self._discard()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def _discard(self) -> None:
-        """Redirect the stream to /dev/null, for C libraries and for Python's last flush as well."""
-        try:
-            number = self._stream.fileno()
-        except (OSError, ValueError):  # closed, or no file of the system
-            self._stream = open(os.devnull, "w")  # noqa: SIM115 - it stays open
-            return
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, number)
-        os.close(null)
-
-
 class Console(logging.Handler):
-    """Write log lines to standard output without breaking a progress bar."""
+    """Write log lines to standard output without breaking a progress bar. A line that cannot be written is lost."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        with tqdm.external_write_mode(file=sys.stdout):
+        with suppress(OSError, ValueError), tqdm.external_write_mode(file=sys.stdout):
             print(self.format(record), flush=True)
 
 
 def start_console() -> None:
     """Send this package's log lines to the console. A second call has no effect.
 
-    A run goes on if its console is lost. Streams that were closed when the process started are redirected to /dev/null,
-    so that no file of the run gets their file descriptors.
+    Characters that the console's encoding lacks are written as escapes. Streams that were closed when the process
+    started are redirected to /dev/null.
     """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
-    if sys.stdin is None:
-        sys.stdin = open(os.devnull)  # noqa: SIM115 - it stays open
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115 - it stays open
-        if not isinstance(stream, FaultTolerantStream):
-            setattr(sys, name, FaultTolerantStream(stream))
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it stays open
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # not in a notebook
+            stream.reconfigure(errors="backslashreplace")
     logger = logging.getLogger("lib")
     if not any(isinstance(handler, Console) for handler in logger.handlers):
         logger.addHandler(Console())
@@ -98,14 +51,7 @@ def without_folder(word: str) -> str:
 
 
 def quoted(word: str) -> str:
-    """Return a word as a shell reads it. One that standard output cannot encode is written as bytes: $'\\xc3\\xa4'."""
-    try:
-        word.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        bytes_of = (
-            chr(byte) if byte < 128 and chr(byte) not in "'\\" else f"\\x{byte:02x}" for byte in os.fsencode(word)
-        )
-        return f"$'{''.join(bytes_of)}'"
+    """Return a word as a shell reads it."""
     return shlex.quote(word)
 
 

@@ -1,23 +1,15 @@
-"""Prepare the fork server and its children. The server imports this module first, before the imports that take long."""
+"""What the fork server does first: it imports this module before those that take long."""
 
 import gc
-import multiprocessing
 import os
 import sys
-import traceback
-from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
-from lib.system.parent import MODULES_PATH, OURS, SAFE_PATH, kill_with_parent
+from lib.system.parent import kill_with_parent
 
 kill_with_parent()
-if os.environ.get(SAFE_PATH) == OURS:  # restore the user's settings for programs that environments start
-    del os.environ[SAFE_PATH]
-    _, _, users_path = os.environ.pop(MODULES_PATH, "").partition(os.pathsep)
-    if users_path:
-        os.environ[MODULES_PATH] = users_path
+os.environ.pop("PYTHONSAFEPATH", None)  # set for this process; it does not apply to programs that environments start
 
 
 def _begin_child() -> None:
@@ -29,17 +21,3 @@ def _begin_child() -> None:
 
 
 os.register_at_fork(after_in_child=_begin_child)
-
-
-def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show an error of a process that starts, except those of files and pipes that it shares with its parent.
-
-    Such errors are normal if the parent ends first. A parent that goes on reports the death of the process itself.
-    """
-    frames = traceback.extract_tb(trace)
-    in_multiprocessing = frames and Path(frames[-1].filename).parent == Path(multiprocessing.__file__).parent
-    if not (in_multiprocessing and isinstance(error, OSError | EOFError)):
-        sys.__excepthook__(kind, error, trace)
-
-
-sys.excepthook = _show

@@ -1,11 +1,9 @@
 """Free memory, and the C library's allocator."""
 
 import ctypes
-import errno
-import re
-import resource
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -22,21 +20,12 @@ HEAP_BLOCK = 32 * 2**20
 # Free bytes that glibc may keep at the top of its heap before it returns them to the system.
 KEPT = 8 * HEAP_BLOCK
 
-# Files of a control group's limit, its usage, and the key of the reclaimable cache in its memory.stat.
-VERSION_2 = ("memory.max", "memory.current", "inactive_file")
-VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+# Control group of this process, and the folder of all groups.
+GROUP = Path("/proc/self/cgroup")
+GROUPS = Path("/sys/fs/cgroup")
 
-
-LESS_DATA = "a smaller replay_size, batch_size or rollout with --set, fewer --envs or --actors, or a higher limit"
-FEWER_THREADS = "a higher ulimit -u, or limit of the container on processes, fewer --actors, or more memory"
-# Texts of errors that mean too little memory for a tensor, a C++ object, a thread or a library, and what helps.
-SIGNS = {
-    "DefaultCPUAllocator": LESS_DATA,
-    "bad_alloc": LESS_DATA,
-    "can't start new thread": FEWER_THREADS,
-    "Resource temporarily unavailable": FEWER_THREADS,
-    "failed to map segment": LESS_DATA,
-}
+LESS_DATA = "a smaller replay_size, batch_size or rollout with --set, or fewer --envs or --actors"
+KEPT_FILES = "Files that were saved before are kept"
 
 
 def keep_freed_memory() -> bool:
@@ -74,80 +63,31 @@ class Trimmer:
             self._last_rss = self._process.memory_info().rss
 
 
-def free(root: Path = Path("/")) -> int:
-    """Return the bytes that this process can still allocate.
+def free() -> int:
+    """Return the bytes that can still be allocated: on the machine, and within the limit of a container or job.
 
-    This is the smallest of three numbers: the machine's available memory, the rest of the limits of this process's
-    control group and its parents (containers, systemd, Slurm), and the rest of `ulimit -v` and `ulimit -d`.
-
-    Args:
-        root: folder that holds proc and sys.
+    The limit is that of this process's control group (version 2) or of a group around it.
     """
-    bounds = [psutil.virtual_memory().available, *_left_in_groups(root), *_left_of_limits()]
+    bounds = [psutil.virtual_memory().available]
+    group = GROUPS / GROUP.read_text().rpartition("0::/")[2].strip() if GROUP.exists() else GROUPS
+    for folder in (group, *group.parents):
+        with suppress(OSError, ValueError):  # not a visible group, or its limit is "max"
+            limit = int((folder / "memory.max").read_text())
+            usage = int((folder / "memory.current").read_text())
+            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            bounds.append(limit - usage + int(statistics["inactive_file"]))
     return max(0, min(bounds))
-
-
-def _left_in_groups(root: Path) -> Iterator[int]:
-    try:
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return  # this system has no control groups
-    for line in groups:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            top, names = root / "sys/fs/cgroup", VERSION_2
-        elif "memory" in controllers.split(","):
-            top, names = root / "sys/fs/cgroup/memory", VERSION_1
-        else:
-            continue
-        own = top / path.lstrip("/")
-        for folder in (own, *own.parents):
-            if folder.is_relative_to(top):  # in a container, the path may be that of the host, and not exist here
-                yield from _left_in_group(folder, *names)
-
-
-def _left_in_group(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> Iterator[int]:
-    try:
-        limit = (folder / limit_name).read_text().strip()
-        usage = int((folder / usage_name).read_text())
-        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except OSError:
-        return
-    if limit != "max":
-        yield int(limit) - usage + int(statistics[cache_name])
-
-
-def _left_of_limits() -> Iterator[int]:
-    if sys.platform != "linux":
-        return
-    pages = [int(number) for number in Path("/proc/self/statm").read_text().split()]
-    for limit, used in ((resource.RLIMIT_AS, pages[0]), (resource.RLIMIT_DATA, pages[5])):
-        soft, _ = resource.getrlimit(limit)
-        if soft != resource.RLIM_INFINITY:
-            yield soft - used * resource.getpagesize()
 
 
 def shortage(error: BaseException) -> Fault | None:
     """Return the message for an error that was raised because memory ran out; None for any other error."""
-    advice = ""
+    text = str(error)
     if isinstance(error, torch.OutOfMemoryError):
         advice = "a smaller batch_size or minibatch with --set, no other programs on this GPU, or --device cpu"
-    elif isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        advice = LESS_DATA
-    elif isinstance(error, RuntimeError | ImportError):
-        advice = next((helps for sign, helps in SIGNS.items() if sign in str(error)), "")
-    if not advice:
-        return None
-    where = "the GPU's memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
-    problem = _first_sentence(error) or "an allocation failed"
-    return Fault(f"{where} ran out: {problem}. What helps: {advice}. Files that were saved before are kept")
-
-
-def _first_sentence(error: BaseException) -> str:
-    """Return the first sentence of an error, without torch's place in its source."""
-    text = str(error).strip().splitlines()[0] if str(error).strip() else ""
-    text = re.sub(r"^\[enforce fail.*?(?=DefaultCPUAllocator)", "", text)
-    return re.split(r"(?<!\d)\. ", text)[0].rstrip(".")  # numpy writes "931. GiB"
+        return Fault(f"the GPU's memory ran out: {text.split('. ')[0]}. What helps: {advice}. {KEPT_FILES}")
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in text):
+        return Fault(f"memory ran out: {text or 'an allocation failed'}. What helps: {LESS_DATA}. {KEPT_FILES}")
+    return None
 
 
 def require(subject: str, amount: int, needed: int, advice: Callable[[int], str]) -> None:

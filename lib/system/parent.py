@@ -15,10 +15,6 @@ import psutil
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
-SAFE_PATH = "PYTHONSAFEPATH"  # Python does not search the current folder if this variable is set
-MODULES_PATH = "PYTHONPATH"  # folders that Python searches before those of the installation
-OURS = "set by pong-ladder"  # value that tells this project's setting from a user's
-
 
 class ParentGone(KeyboardInterrupt):
     """The parent process has ended or has closed the connection."""
@@ -34,7 +30,11 @@ def kill_with_parent() -> None:
 
 
 def end_with_learner() -> None:
-    """End this process when the learner, which started it, ends for any reason, even if an environment hangs."""
+    """End this process when the learner, which started it, ends for any reason, even if an environment hangs.
+
+    SIGTERM does nothing, because it may reach all processes of a job, and the learner needs this one for its last
+    iteration.
+    """
     learner = parent_process()
     assert learner is not None
 
@@ -43,41 +43,10 @@ def end_with_learner() -> None:
         os._exit(1)
 
     kill_with_parent()
-    _disregard_sigterm()
-    try:
-        threading.Thread(target=watch, daemon=True).start()
-    except RuntimeError:  # no further thread is allowed; on Linux, kill_with_parent is enough
-        if sys.platform != "linux":
-            raise
-
-
-def _disregard_sigterm() -> None:
-    """Replace the block of SIGTERM that is inherited from the learner by a handler that does nothing.
-
-    Programs that an environment starts would inherit the block, and could not be terminated. Handlers are not
-    inherited. SIGINT and SIGHUP stay blocked, because a terminal sends them to all its processes.
-    """
-    masks: list[set[int]] = []
-
-    def disregard(number: int, frame: object) -> None:
-        pass
-
-    # Hold SIGTERM back during a fork, until the new process has the default handler.
-    def before_fork() -> None:
-        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}))
-
-    def after_fork() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
-
-    def in_fork() -> None:
-        if signal.getsignal(signal.SIGTERM) is disregard:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        after_fork()
-
-    signal.signal(signal.SIGTERM, disregard)
-    signal.siginterrupt(signal.SIGTERM, False)
+    # Neither ignored nor blocked, because programs that an environment starts would inherit that.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    os.register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=in_fork)
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class Reaper:

@@ -1,7 +1,6 @@
 """Seeds and the global random generators."""
 
 import hashlib
-import logging
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-
-log = logging.getLogger(__name__)
 
 
 class RandomState:
@@ -40,20 +37,8 @@ class RandomState:
         name, keys, position, has_gauss, cached = state["numpy"]
         np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
         torch.set_rng_state(state["torch"])
-        if self._gpu is not None:
-            self._restore_gpu(self._gpu, state["cuda"])
-
-    def _restore_gpu(self, gpu: torch.device, states: list[torch.Tensor]) -> None:
-        """Restore a GPU's generator from the only state, or from those of all GPUs, as earlier versions saved them."""
-        index = 0 if len(states) == 1 else gpu.index or 0
-        if index < len(states):
-            _set_gpu_state(states[index], gpu)
-        else:
-            log.warning(
-                "The checkpoint has no state of the random generator of %s, so random numbers that are drawn on it "
-                "differ from those of an uninterrupted run.",
-                gpu,
-            )
+        if self._gpu is not None and state["cuda"]:  # not after a change from the CPU to a GPU
+            _set_gpu_state(state["cuda"][0], self._gpu)
 
 
 def _gpu_state(gpu: torch.device) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import multiprocessing
 import os
 import re
 import signal
@@ -11,11 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import wait
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -286,17 +283,15 @@ def test_an_actor_that_dies_is_replaced_although_a_process_that_it_forked_lives(
 
 
 def test_an_actor_ends_programs_that_it_has_started_and_is_not_ended_itself():
-    class WithPrograms(fakes.Counter):
+    class WithProgram(fakes.Counter):
         def get_trajectory_segment(self):
-            pids = [subprocess.Popen(["sleep", "20"]).pid, fakes.forked_sleeper()]
-            for pid in pids:
-                os.kill(pid, signal.SIGTERM)
-            codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-            return super().get_trajectory_segment() | {"codes": codes}
+            program = subprocess.Popen(["sleep", "20"])
+            program.terminate()
+            return super().get_trajectory_segment() | {"code": program.wait()}
 
-    with started("process", 1, make=WithPrograms) as crew:
+    with started("process", 1, make=WithProgram) as crew:
         [segment] = crew.gather()
-        assert segment["codes"] == [-signal.SIGTERM, -signal.SIGTERM]
+        assert segment["code"] == -signal.SIGTERM
         os.kill(segment["pid"], signal.SIGTERM)
         assert crew.gather()[0]["pid"] == segment["pid"]
 
@@ -333,27 +328,6 @@ def test_actors_are_replaced_if_their_fork_server_dies(kills):
             server.kill()
             psutil.wait_procs(actors, timeout=20)  # they die with it
         assert crew.replaced == 2 * kills
-
-
-def test_a_process_is_started_again_if_the_fork_server_dies_meanwhile(monkeypatch):
-    start = processes.context.Process.start
-    errors = iter([EOFError("unexpected EOF"), ConnectionRefusedError()])
-
-    def start_at_last(process):
-        for error in errors:
-            raise error
-        start(process)
-
-    monkeypatch.setattr(processes.context.Process, "start", start_at_last)
-    with started("process", 1) as crew:
-        assert numbers(crew.gather()) == [(0, 1, 1)]
-
-
-def test_a_fork_server_that_always_dies_is_reported(monkeypatch):
-    monkeypatch.setattr(processes.context.Process, "start", Mock(side_effect=EOFError))
-    monkeypatch.setattr(processes, "SERVER_DEATHS", 2)
-    with pytest.raises(Fault, match="actor 0 could not be started, because the fork server died 2 times"):
-        started("process", 1)
 
 
 def test_replaced_actors_leave_no_open_handles():
@@ -398,16 +372,17 @@ def test_the_time_in_which_the_learner_was_stopped_is_not_an_actors(stopped):
 def test_a_signal_while_an_actor_starts_leaves_no_process(monkeypatch):
     children = []
 
-    def start_and_interrupt(futures, timeout):
-        wait(futures, timeout)
-        children.extend(multiprocessing.active_children())
+    start = processes.context.Process.start
+
+    def start_and_interrupt(process):
+        start(process)
+        children.append(process)
         raise KeyboardInterrupt
 
-    before = multiprocessing.active_children()
-    monkeypatch.setattr(processes, "wait", start_and_interrupt)
+    monkeypatch.setattr(processes.context.Process, "start", start_and_interrupt)
     with pytest.raises(KeyboardInterrupt) as kept:  # the traceback keeps the crew alive, as a run does
         started("process", 1)
-    [child] = [child for child in children if child not in before]
+    [child] = children
     child.join(20)
     assert not child.is_alive()
     assert kept.tb is not None

@@ -303,18 +303,6 @@ def test_a_process_that_the_fork_server_cannot_start_is_reported(monkeypatch):
 
 
 @pytest.mark.slow
-def test_no_process_is_left_if_the_fork_server_is_stopped(make):
-    envs = make("CartPole-v1", 2)
-    envs.reset(seed=7)
-    processes = envs.unwrapped.processes
-    server = psutil.Process(processes[0].pid).parent()
-    assert server is not None
-    server.suspend()
-    envs.close()
-    assert not any(process.is_alive() for process in processes)
-
-
-@pytest.mark.slow
 def test_an_environment_that_does_not_answer_is_reported_by_its_number(make, monkeypatch):
     envs = make("fakes:Slow-v0", 2)
     envs.reset(seed=7)

@@ -3,10 +3,8 @@ import re
 import signal
 import time
 
-import numpy as np
 import pytest
 from ignite.engine import Engine, Events
-from ptan.experience import ExperienceFirstLast
 
 from lib.envs import checked_env
 from lib.errors import CallInterrupted
@@ -22,9 +20,7 @@ from lib.run.stopping import (
     TIME,
     Interrupted,
     Stopper,
-    not_finite_inputs,
 )
-from lib.system import processes
 from lib.system.clock import since_process_start
 from sources import CountingSource
 
@@ -110,18 +106,6 @@ def test_stops_on_a_loss_that_is_not_finite(bad):
     assert run(losses={4: bad}) == (4, NOT_FINITE)
 
 
-@pytest.mark.parametrize(
-    ("batch", "names"),
-    [
-        ({"states": np.full(3, np.nan), "rewards": np.zeros(3)}, ["states"]),
-        (([ExperienceFirstLast(np.zeros(2), 0, np.inf, None)], [7], [1.0]), ["reward"]),  # the book's prioritised batch
-        ((np.zeros(3), np.zeros(3)), None),  # nobody knows which of them is what
-    ],
-)
-def test_inputs_that_are_not_finite_are_named_in_any_batch(batch, names):
-    assert not_finite_inputs(batch) == names
-
-
 def test_a_loss_that_is_not_finite_overrules_an_earlier_signal():
     send = {"in_batch": lambda: os.kill(os.getpid(), signal.SIGTERM)}
     assert run(losses={3: float("nan")}, **send) == (3, NOT_FINITE)
@@ -186,15 +170,6 @@ def test_a_long_iteration_prints_where_the_process_is(monkeypatch, capfd):
     monkeypatch.setattr(Stopper, "PATIENCE", 0.1)
     assert run(step_limit=5, in_batch=lambda: step_for(0.5)) == (5, STEPS)
     assert re.search(r"Timeout.*File \".*test_stopping.py\", line \d+ in <lambda>", capfd.readouterr().err, re.DOTALL)
-
-
-def test_a_process_that_cannot_kill_itself_exits(monkeypatch):
-    codes = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: None)  # as for process 1 of a container
-    monkeypatch.setattr(os, "_exit", codes.append)
-    with processes.handling([signal.SIGTERM], signal.SIG_DFL):
-        stopping._end_at_once(os.getpid() + 1, signal.SIGTERM, None)
-    assert codes == [143]
 
 
 def test_a_run_that_is_solved_at_the_step_limit_counts_as_solved():

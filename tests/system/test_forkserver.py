@@ -1,7 +1,4 @@
-"""The fork server imports the copy of the project that starts it.
-
-Its children get the user's variables and their own random numbers.
-"""
+"""The fork server imports the copy of the project that starts it. Its children have their own random numbers."""
 
 import json
 import os
@@ -23,10 +20,9 @@ from lib.nets import losses  # the server imports it, too, and torch with it
 from lib.system.processes import Child, start_server
 
 def report(connection):
-    variables = [os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH")]
     imported = sys.modules["lib.system.forkserver"].__file__
     numbers = np.random.rand(), random.random(), torch.rand(()).item()
-    connection.send((imported, variables, numbers, gc.get_freeze_count()))
+    connection.send((imported, numbers, gc.get_freeze_count()))
 
 if __name__ == "__main__":
     start_server()
@@ -46,18 +42,17 @@ def copy(tmp_path_factory):
     return folder
 
 
-def reports(copy, cwd=None, **variables):
+def reports(copy, cwd=None):
     """Start the program, and return the reports of its two children."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, copy / "main.py"]
     process = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, check=True)
     return json.loads(process.stdout)
 
 
 def test_children_have_the_modules_of_the_copy_and_random_numbers_of_their_own(copy):
-    (first, variables, numbers, frozen), (second, *_, other_numbers, _) = reports(copy)
+    (first, numbers, frozen), (second, other_numbers, _) = reports(copy)
     assert first == second == str(copy / "lib" / "system" / "forkserver.py")
-    assert variables == [None, None]
     assert not set(numbers) & set(other_numbers)
     assert frozen > 1000  # objects of the server that no garbage collection touches
 
@@ -67,22 +62,3 @@ def test_no_module_of_the_current_folder_is_imported(copy, tmp_path):
         (tmp_path / f"{module}.py").write_text("import pathlib\npathlib.Path(__file__).with_name('imported').touch()\n")
     assert len(reports(copy, cwd=tmp_path)) == 2
     assert not (tmp_path / "imported").exists()
-
-
-def test_children_have_the_users_search_path(copy):
-    assert [variables for _, variables, *_ in reports(copy, PYTHONPATH="/nowhere")] == [["/nowhere", None]] * 2
-
-
-@pytest.mark.parametrize(
-    ("call", "shown"),
-    [
-        ("from multiprocessing.connection import Client; Client('/nowhere/socket')", False),
-        ("open('/nowhere/file')", True),
-        ("raise ValueError", True),
-    ],
-)
-def test_only_broken_connections_to_the_parent_are_silent(call, shown):
-    program = f"from lib.system import forkserver; {call}"
-    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert process.returncode == 1
-    assert ("Traceback" in process.stderr) is shown

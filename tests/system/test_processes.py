@@ -4,7 +4,6 @@ import psutil
 import pytest
 
 from fakes import start_two_and_wait
-from lib.system import processes
 from lib.system.processes import Child, describe_exit
 
 
@@ -30,18 +29,3 @@ def test_a_killed_child_takes_its_own_children_along_even_if_one_has_just_ended(
 )
 def test_an_exit_code_is_described(code, text):
     assert describe_exit(code) == text
-
-
-@pytest.mark.parametrize("missing", ["folder for temporary files", "current folder"])
-def test_a_child_that_cannot_start_names_the_folder_that_was_deleted(tmp_path, monkeypatch, missing):
-    def fail(child):
-        raise FileNotFoundError
-
-    (tmp_path / "gone").mkdir()
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    monkeypatch.setattr(processes, "get_temp_dir", lambda: str(tmp_path / "temporary"))
-    monkeypatch.setattr(processes.Child, "_start_by_server", fail)
-    (tmp_path / ("gone" if missing == "current folder" else "temporary")).rmdir()
-    with pytest.raises(processes.ChildLost, match=f"actor 1 could not .*because the {missing}.* was deleted"):
-        processes.Child("actor 1").launch(print)

@@ -76,15 +76,6 @@ def test_only_the_gpu_in_use_is_saved_and_restored(gpus):
     assert RandomState(torch.device("cpu")).state_dict()["cuda"] == RandomState().state_dict()["cuda"] == []
 
 
-@pytest.mark.parametrize(("saved", "restored"), [([5, 6], 6), ([5, 6, 7], 6), ([], 11), ([8], 8)])
-def test_a_checkpoint_of_a_machine_with_other_gpus_is_restored_where_it_fits(gpus, caplog, saved, restored):
-    state = RandomState().state_dict() | {"cuda": [torch.tensor([number]) for number in saved]}
-    RandomState(torch.device("cuda:1")).load_state_dict(state)
-    assert gpus == {0: 10, 1: restored}
-    assert ("has no state of the random generator of cuda:1" in caplog.text) == (not saved)
-    RandomState(torch.device("cpu")).load_state_dict(state)
-
-
 def test_the_seeds_of_an_evaluation_are_apart_from_those_of_training():
     training = {episode_seed(seed, env, episode) for seed in range(3) for env in range(20) for episode in range(50)}
     evaluated = {tagged_seed("evaluation", seed, number) for seed in range(30) for number in range(50)}

@@ -52,9 +52,7 @@ def test_the_return_of_an_episode_that_is_cut_counts_unclipped_rewards(answer, m
     assert float(seen["return"].split()[1].rstrip(",")) >= 5 * 150 * share > 0  # the worst alien is worth 5 points
 
 
-@pytest.mark.parametrize(
-    ("name", "code"), [("Simulator", 0), ("Simulator-broken", 1), pytest.param("WithThread", 0, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("name", "code"), [("Simulator", 0), ("Simulator-broken", 1)])
 def test_look_ends_although_a_process_or_thread_of_the_environment_would_not(name, code, tmp_path):
     process = start(LOOK, f"fakes:{name}-v0", "--episodes", 2, cwd=tmp_path)
     _, errors = process.communicate(timeout=60)
