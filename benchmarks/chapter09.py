@@ -54,12 +54,10 @@ RUNGS = list(BOOK)
 def speed(results: lab.Results, rungs: list[str], args: argparse.Namespace) -> None:
     """Measure the agent steps per second of every rung after its warm-up, and the milliseconds of each part."""
     limits = ["--set", f"replay_initial={launch.WARM_UP}", "--stop-after", str(launch.WARM_UP + args.steps)]
-    if args.params:
-        limits += ["--params", args.params]
     for number, rung in tqdm(list(lab.turns(args.rounds, rungs))):
         if results.has(round=number, rung=rung):
             continue
-        measured = launch.timed(rung, *limits, "--device", args.device)
+        measured = launch.timed(rung, *launch.tuned(args.params, rung), *limits, "--device", args.device)
         parts = measured["parts"] | {"rest": measured["training_seconds"] - sum(measured["parts"].values())}
         results.add(
             round=number,

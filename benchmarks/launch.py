@@ -39,6 +39,12 @@ def assignments(fields: Mapping[str, Any]) -> list[str]:
     return [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
 
 
+def tuned(params: str, rung: str) -> list[str]:
+    """Return the options of a rung of chapter 9 for a benchmark's --params, common or best. 07 has its own."""
+    is_tuned = params == "best" and not rung.startswith("07")
+    return ["--config", str(lab.PROJECT / "configs" / "pong-cpu.json")] if is_tuned else []
+
+
 def command(rung: str, *options: str) -> list[str]:
     """Return the command that starts a script.
 

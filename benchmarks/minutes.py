@@ -74,7 +74,7 @@ def train(params: str, device: str, go_on: bool, rungs: Sequence[str], seeds: in
     """Train rungs, seed by seed, until they are solved or reach their step limit.
 
     Args:
-        params: value of the scripts' --params.
+        params: common, or best for configs/pong-cpu.json.
         device: device of the networks.
         go_on: continue interrupted runs; otherwise they are refused.
         rungs: rungs to train, or none for all.
@@ -91,7 +91,7 @@ def train(params: str, device: str, go_on: bool, rungs: Sequence[str], seeds: in
             continue
         if runs and not go_on:
             raise SystemExit(f"{runs[-1]} was interrupted; give --go-on to continue it, or delete it")
-        new = ["--params", params, "--seed", str(seed), "--runs-dir", str(folder)]
+        new = [*launch.tuned(params, rung), "--seed", str(seed), "--runs-dir", str(folder)]
         start = ["--resume", str(runs[-1])] if runs else new
         commands.append(launch.command(rung, *start, "--device", device))
     environment = os.environ | ({} if jobs == 1 else {"OMP_NUM_THREADS": "1"})

@@ -45,7 +45,15 @@ def measure(turn: tuple[int, str], steps: int) -> list[dict[str, Any]]:
         steps: agent steps of the run.
     """
     seed, variant = turn
-    options = ["--params", "best", "--seed", str(seed), "--stop-after", str(steps), "--set", "stop_reward=none"]
+    options = [
+        *launch.tuned("best", SCRIPT),
+        "--seed",
+        str(seed),
+        "--stop-after",
+        str(steps),
+        "--set",
+        "stop_reward=none",
+    ]
     with launch.finished_run(SCRIPT, VARIANTS[variant], *options, OMP_NUM_THREADS="1") as run:
         episodes = pd.read_csv(run / "episodes.csv")
         at, values = read_scalars(run)["train/values"]

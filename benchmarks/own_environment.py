@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Train on environments given by --env-module and --env-id: Snake, with and without a penalty, and Blocks.
+"""Train on environments given by --env-id: Snake, with and without a penalty, and Blocks.
 
 PPO is trained on all three; DQN, 07_pong_in_minutes.py, on Snake and Blocks.
 
@@ -82,11 +82,12 @@ def measure(turn: tuple[str, int]) -> list[dict[str, Any]]:
     name, seed = turn
     game = GAMES[name]
     settings = itertools.chain(*(("--set", assignment) for assignment in game.settings))
-    options = ["--env-module", game.module, "--env-id", game.env_id, "--seed", str(seed), *settings]
+    env_id = f"{game.module}:{game.env_id}"
+    options = ["--env-id", env_id, "--seed", str(seed), *settings]
     environment = {"PYTHONPATH": str(lab.PROJECT), "OMP_NUM_THREADS": "1"}
     with launch.finished_run(game.rung, *options, "--stop-after", str(game.steps), **environment) as run:
         frame = pd.read_csv(run / "episodes.csv")
-        greedy = launch.evaluate_greedily(run, GREEDY_EPISODES, seed, "--env-module", game.module, **environment)
+        greedy = launch.evaluate_greedily(run, GREEDY_EPISODES, seed, "--env-id", env_id, **environment)
     greedy_return = greedy["mean"] + game.penalty * sum(greedy["lengths"]) / GREEDY_EPISODES
     frame["return"] += game.penalty * frame["length"]
     by_bin = frame.groupby(((frame["step"] - 1) // BIN + 1) * BIN)

@@ -62,15 +62,13 @@ def measure(turn: tuple[str, str, int]) -> dict[str, Any]:
         turn: script, game and seed.
     """
     script, game, seed = turn
-    module, _, env_id = game.rpartition(":")
-    module_option = ["--env-module", module] if module else []
     environment = {"PYTHONPATH": str(lab.PROJECT), "OMP_NUM_THREADS": "1"}
-    options = [*module_option, "--env-id", env_id, "--seed", str(seed), "--stop-after", str(STEPS[game])]
+    options = ["--env-id", game, "--seed", str(seed), "--stop-after", str(STEPS[game])]
     with launch.finished_run(script, *options, **environment) as run:
         result = launch.result_of(run)
         episodes = pd.read_csv(run / "episodes.csv")
         params = read_params(run)["hyperparameters"]
-        greedy = launch.evaluate_greedily(run, EPISODES, seed, *module_option, **environment)
+        greedy = launch.evaluate_greedily(run, EPISODES, seed, "--env-id", game, **environment)
     step, seconds = goal_reached(game, result, episodes, params["envs"] * params["rollout"])
     return {
         "solved_step": step,

@@ -18,7 +18,7 @@ from ignite.engine import Engine
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, as_hyperparameters
 from lib.run.events import EpisodeEvents
-from lib.run.option_types import positive, usable_device
+from lib.run.options import positive, usable_device
 from lib.system.console_log import install_command
 from lib.system.seeds import seed_everything
 
@@ -64,10 +64,10 @@ def train_or_tune(
     Args:
         args: values of `argparser`.
         train_func: function (params, device, extra) that trains and returns the number of episodes in which the game
-            was solved, or None.
+            was solved, or None. `extra` is extra_params, or a trial's sample of the whole search space.
         best_params: hyperparameters of --params best. --params common stands for HYPERPARAMS["pong"].
-        extra_params: the script's own settings, passed as `extra` when training once.
-        extra_space: the script's own settings to search; see `tune_params`.
+        extra_params: the script's own settings.
+        extra_space: settings to search, as values or Ray Tune's distributions. They may replace the book's.
     """
     seed_everything(SEED)
     params = HYPERPARAMS["pong"] if args.params == "common" else best_params
@@ -91,12 +91,7 @@ def tune_params(
 ) -> None:
     """Search for the hyperparameters that solve the game in the fewest episodes, by random trials of Ray Tune.
 
-    Args:
-        base_params: hyperparameters that are not searched, or a namespace with the book's fields.
-        train_func: see `train_or_tune`. Its `extra` is the trial's sample of the whole search space.
-        device: device of the networks. On "cuda", one trial runs at a time per GPU.
-        samples: number of trials.
-        extra_space: further settings, as values or as Ray Tune's distributions. They may replace the book's.
+    On "cuda", one trial runs at a time per GPU. See `train_or_tune` for the arguments.
 
     Raises:
         UsageError: if Ray Tune is not installed.
@@ -134,13 +129,8 @@ def tune_params(
 
 
 def stop_hopeless_trial(engine: Engine, params: object, reward_episode: int, reward_min: float) -> None:
-    """End a trial that is not solved in time, or whose smoothed return stays low.
-
-    Args:
-        engine: training engine, after setup_ignite.
-        params: hyperparameters of the run. Only those with tuner_mode are of a trial.
-        reward_episode: number of episodes from which on the smoothed return is compared.
-        reward_min: least smoothed return.
+    """End a trial of a search if it is not solved in time, or if its smoothed return is still below `reward_min`
+    after `reward_episode` episodes.
     """
     if not isinstance(params, Hyperparams) or not params.tuner_mode:
         return

@@ -12,25 +12,23 @@ import torch
 from ignite.engine import State
 from tqdm import tqdm
 
-from lib.actors.engines import ENGINES
 from lib.envs import checked_env
 from lib.errors import Fault, UsageError
-from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameters
+from lib.hyperparameters import HYPERPARAMS, OWN, RunParameters
 from lib.run import tracking
 from lib.run.arguments import Parser, resolve
 from lib.run.folder import find
-from lib.run.option_types import (
+from lib.run.options import (
+    DEFAULT_RUNS_DIR,
+    RunOptions,
     above_zero,
-    folder,
     positive,
     quotient,
     seed,
     share,
     usable_device,
     whole,
-    writable,
 )
-from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.stopping import EXIT_CODES, Interrupted
 from lib.system import memory
 from lib.system.console_log import start_console
@@ -55,7 +53,6 @@ __all__ = [
     "tool",
     "usable_device",
     "whole",
-    "writable",
 ]
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -80,14 +77,12 @@ def parser(
 
     Args:
         doc: docstring of the script.
-        hyperparams: hyperparameters of the games, by name. With any table other than HYPERPARAMS, --params best selects
-            the same values.
+        hyperparams: hyperparameters of the games, by name.
         named: name of the script's own option whose value is appended to the script's name in run names.
     """
     summary = (doc or "").split("\n\n")[0]
     parser = Parser(description=summary, allow_abbrev=False, formatter_class=_Help)
     parser.hyperparams = hyperparams
-    parser.best = BEST_HYPERPARAMS if hyperparams is HYPERPARAMS else hyperparams
     parser.named = named
     group = parser.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
     add = group.add_argument
@@ -96,20 +91,11 @@ def parser(
         add("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda"),
         add("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)"),
         add("--game", metavar="G", help=f"hyperparameters: {', '.join(hyperparams)} (default: {game})"),
-        add("--env-id", metavar="ID", help="another gymnasium id, with default hyperparameters or those of --game"),
-        add("--env-module", metavar="M", help="module that registers the id when imported"),
+        add(
+            "--env-id", metavar="ID", help="gymnasium id, or module:id; hyperparameters are defaults or those of --game"
+        ),
         add("--seed", metavar="N", type=seed, help="seed of all random generators (default: 1)"),
-        add(
-            "--params",
-            choices=("common", "best"),
-            help="best: tuned for Pong on a CPU, if the script has them; common: the game's own (default)",
-        ),
-        add(
-            "--config",
-            metavar="FILE",
-            type=Path,
-            help="JSON file with hyperparameters and options, such as params.json of tools/tune.py or of a run",
-        ),
+        add("--config", metavar="FILE", type=Path, help="JSON file of hyperparameters and options, such as a run's"),
         add(
             "--set",
             metavar="FIELD=VALUE",
@@ -125,7 +111,7 @@ def parser(
         ),
         add("--resume", metavar="RUN", help="resume a run, given by its folder or the folder's name"),
         add("--init", metavar="MODEL", help="start with the weights of this run or model, such as models/pong"),
-        add("--runs-dir", metavar="DIR", type=folder, help="folder of the runs (default: runs/)"),
+        add("--runs-dir", metavar="DIR", type=Path, help="folder of the runs (default: runs/)"),
         add("--evaluate-every", metavar="STEPS", type=positive, help="agent steps between evaluations of ten episodes"),
         add("--record-every", metavar="N", type=positive, help="record every N-th training episode as a video"),
         add("--quiet", action="store_true", help="hide the progress bars and lines about episodes"),
@@ -144,7 +130,7 @@ def add_engine_options(parser: Parser, role: str, unit: str) -> None:
         unit: name of an actor's segment in the help texts, such as "block".
     """
     add = parser.add_argument
-    add("--engine", choices=ENGINES, default="process", help=f"where the {role} run")
+    add("--engine", choices=("inline", "process", "ray"), default="process", help=f"where the {role} run")
     add(
         "--patience",
         type=positive,
@@ -174,16 +160,16 @@ def runs_tool(doc: str | None) -> Parser:
     """Return the parser of a tool that takes runs, which may be names in --runs-dir; see `tool`."""
     parser = tool(doc)
     help_text = "folder of runs that are given by name (default: runs/)"
-    parser.add_argument("--runs-dir", metavar="DIR", type=folder, default=DEFAULT_RUNS_DIR, help=help_text)
+    parser.add_argument("--runs-dir", metavar="DIR", type=Path, default=DEFAULT_RUNS_DIR, help=help_text)
     return parser
 
 
 def checkpoint_tool(doc: str | None) -> Parser:
-    """Return the parser of a tool that reads a run's checkpoint: run, module, network, checkpoint; see `run_args`."""
+    """Return the parser of a tool that reads a run's checkpoint: run, env-id, network, checkpoint; see `run_args`."""
     parser = runs_tool(doc)
     add = parser.add_argument
     add("run", metavar="RUN", help="the run's folder, or its name in --runs-dir")
-    add("--env-module", metavar="M", help="allow the import of this module, which registers the run's environment")
+    add("--env-id", metavar="ID", help="id of the run's environment, needed if it has a module, which is imported")
     network_help = "class or function that builds the run's own network from observation space and number of actions"
     add("--network", metavar="FILE.py:NAME", help=network_help)
     add("--checkpoint", default="best", metavar="best|last|STEP", help="checkpoint to load (default: best)")

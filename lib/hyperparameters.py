@@ -1,46 +1,128 @@
-"""Hyperparameters of each game. Assigning a field and `dataclasses.replace` both validate the new value."""
+"""Hyperparameters: their meanings, their ranges and their values in each game.
+
+A value is checked when it is assigned, as in `params.batch_size *= 3`. What several fields have to fulfil together is
+checked by `check`, which setup_ignite calls again.
+"""
 
 import dataclasses
 import logging
 import math
 import re
-from collections.abc import Mapping
-from typing import Any, Self
+import shutil
+import textwrap
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
-from lib.errors import divisors
-from lib.system.checked import Checked, at_least, require, within
+import numpy as np
+
+from lib.errors import UsageError, divisors
 
 log = logging.getLogger(__name__)
 
+HELP = "help"  # value of --set that explains the fields
+# Types of fields that are checked, as messages name them.
+CHECKED = {
+    bool: "true or false",
+    int: "a whole number that fits in 64 bits",
+    float: "a finite number",
+    str: "text",
+}
 
-LARGEST = 1e30  # largest magnitude of a hyperparameter; float32 holds numbers up to 3e38
+
+class Setting(NamedTuple):
+    """What is known of a field: its types, its meaning, and limits of its value. `above` is no value itself."""
+
+    types: tuple[Any, ...]
+    meaning: str = ""
+    low: float | None = None
+    above: float | None = None
+    high: float | None = None
+
+
+_settings_by_class: dict[type, dict[str, Setting]] = {}
+
+
+def setting(meaning: str, default: Any = dataclasses.MISSING, **limits: float) -> Any:
+    """Return a field of hyperparameters.
+
+    Args:
+        meaning: text that --set help shows.
+        default: default value; a field without one is required.
+        limits: low, above and high, see Setting.
+    """
+    return dataclasses.field(default=default, metadata={"meaning": meaning, **limits})
+
+
+def settings_of(kind: type) -> dict[str, Setting]:
+    """Return the settings of a class's fields. A subclass may change a default without repeating the rest."""
+    if kind not in _settings_by_class:
+        hints = typing.get_type_hints(kind)
+        settings = {}
+        for name in (field.name for field in dataclasses.fields(kind)):
+            fields = (vars(base).get("__dataclass_fields__", {}).get(name) for base in kind.__mro__)
+            metadata: Mapping[str, Any] = next(
+                (field.metadata for field in fields if field is not None and field.metadata), {}
+            )
+            is_union = isinstance(hints[name], types.UnionType)
+            settings[name] = Setting(typing.get_args(hints[name]) if is_union else (hints[name],), **metadata)
+        _settings_by_class[kind] = settings
+    return _settings_by_class[kind]
+
+
+def checked(kind: type, name: str, value: Any) -> Any:
+    """Return a value as a field stores it: a number becomes an int or a float, as the field needs.
+
+    Raises:
+        AttributeError: if there is no such field.
+        ValueError: if the value has the wrong type or is out of range. Fields whose type is not in CHECKED, which a
+            subclass may have, are not checked.
+    """
+    if name not in settings_of(kind):
+        raise AttributeError(f"there is no field {name!r}; choose one of {', '.join(settings_of(kind))}")
+    (needed, *others), _, low, above, high = settings_of(kind)[name]
+    if needed not in CHECKED or (value is None and others):
+        return value
+    given = value.item() if isinstance(value, np.generic) else value
+    if needed is float and type(given) is int:
+        given = float(given)
+    elif needed is int and type(given) is float and given.is_integer():  # such as 1e5
+        given = int(given)
+    fits = (
+        type(given) is needed
+        and (needed is not float or math.isfinite(given))
+        and (needed is not int or abs(given) < 2**63)
+        and (low is None or given >= low)
+        and (above is None or given > above)
+        and (high is None or given <= high)
+    )
+    if not fits:
+        limits = [f"at least {low}", f"above {above}", f"at most {high}"]
+        limit = " and ".join(text for text in limits if not text.endswith("None"))
+        allowed = [CHECKED[needed], *([limit] if limit else []), *(["or none"] if others else [])]
+        raise ValueError(f"{name} is {value!r}; it has to be {', '.join(allowed)}")
+    return given
+
+
+def require(condition: bool, params: object, name: str, allowed: str) -> None:
+    """Raise ValueError unless a condition on a field holds; `allowed` says which values fulfil it."""
+    if not condition:
+        raise ValueError(f"{name} is {getattr(params, name)!r}; it has to be {allowed}")
 
 
 @dataclasses.dataclass(kw_only=True)
-class RunParameters(Checked):
-    """Hyperparameters that every algorithm needs.
+class RunParameters:
+    """Hyperparameters that every algorithm needs."""
 
-    A field can be assigned, as in `params.batch_size *= 3`; see Checked.
-
-    Attributes:
-        env_name: gymnasium id of the environment.
-        stop_reward: mean return of the last 100 training episodes that solves the game; None for no goal.
-        run_name: part of the run folder's name.
-        learning_rate: Adam's learning rate.
-        gamma: discount factor, 0 to 1.
-        max_steps: agent steps after which an unsolved run stops.
-        milestone: another mean return; the time at which a run first reaches it is recorded. None for no milestone.
-        checkpoint_every: agent steps between checkpoints.
-    """
-
-    env_name: str
-    stop_reward: float | None
-    run_name: str
-    learning_rate: float
-    gamma: float
-    max_steps: int = 50_000_000
-    milestone: float | None = None
-    checkpoint_every: int = 20_000
+    env_name: str = setting("gymnasium id of the environment")
+    stop_reward: float | None = setting("mean return of 100 training episodes that solves the game; none for no goal")
+    run_name: str = setting("part of the run folder's name")
+    learning_rate: float = setting("Adam's learning rate", above=0)
+    gamma: float = setting("discount factor", low=0, high=1)
+    max_steps: int = setting("agent steps after which an unsolved run stops", 50_000_000, low=1)
+    milestone: float | None = setting("another mean return; the time at which a run first reaches it is recorded", None)
+    checkpoint_every: int = setting("agent steps between checkpoints", 20_000, low=1)
 
     @property
     def warm_up(self) -> int:
@@ -52,62 +134,39 @@ class RunParameters(Checked):
         """Learner iterations between TensorBoard scalars."""
         return 100
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, checked(type(self), name, value))
+
     def __post_init__(self) -> None:
-        super().__post_init__()
-        within(self, 0.0, 1.0, "gamma")
-        at_least(self, 1, "max_steps", "checkpoint_every")
-        require(0.0 < self.learning_rate <= LARGEST, self, "learning_rate", "above 0 and at most 1e30")
-        for name in ("stop_reward", "milestone"):
-            value = getattr(self, name)
-            require(value is None or abs(value) <= LARGEST, self, name, "none or between -1e30 and 1e30")
-        valid_name = re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.run_name)
-        require(
-            valid_name is not None,
-            self,
-            "run_name",
-            "1 to 100 letters, digits, '.', '_' and '-', because it names a folder",
-        )
+        self.check()
+
+    def check(self) -> None:
+        """Raise ValueError if fields do not fit together."""
+        allowed = "1 to 100 letters, digits, '.', '_' and '-', because it names a folder"
+        require(re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.run_name) is not None, self, "run_name", allowed)
 
 
 @dataclasses.dataclass(kw_only=True)
 class Hyperparameters(RunParameters):
-    """Hyperparameters of DQN, with the book's names.
+    """Hyperparameters of DQN, with the book's names."""
 
-    Attributes:
-        replay_size: capacity of the replay buffer in agent steps, at most 1e12. It is rounded up to a multiple of the
-            number of environments that step together.
-        replay_initial: agent steps before learning begins; they are random if `epsilon_start` is 1.
-        target_net_sync: agent steps between two updates of the target network, counted after the warm-up.
-        epsilon_frames: agent steps after the warm-up in which epsilon falls by 1; see common.EpsilonTracker.
-        epsilon_start: first epsilon, unless `epsilon_final` is higher.
-        epsilon_final: smallest epsilon.
-        learning_rate_final: learning rate after `learning_rate_steps`; None if it is constant. The decay is linear.
-        learning_rate_steps: agent steps in which the learning rate decays, warm-up included.
-        batch_size: transitions sampled per agent step. The minibatch of an update has this number for each of its agent
-            steps.
-        learn_every: agent steps between two updates; see steps_per_update. 03_parallel.py uses at least four at
-            its default --replay-ratio.
-        checkpoint_replay: save the replay buffer in checkpoints. Without it, a resumed run fills its buffer first.
-        huber: use the Huber loss instead of the squared error. Distributional losses ignore it.
-        normalise: use dqn_model.NormalisingTrunk, a smaller network that normalises its input, instead of the paper's.
-            07_pong_in_minutes.py always uses it.
-    """
-
-    replay_size: int
-    replay_initial: int
-    target_net_sync: int
-    epsilon_frames: int
+    replay_size: int = setting(
+        "capacity of the replay buffer in agent steps; each environment gets a whole part", low=1
+    )
+    replay_initial: int = setting("agent steps before learning begins; they are random if epsilon_start is 1", low=1)
+    target_net_sync: int = setting("agent steps between updates of the target network, after the warm-up", low=1)
+    epsilon_frames: int = setting("agent steps after the warm-up in which epsilon falls by 1", low=1)
     learning_rate: float = 0.0001
     gamma: float = 0.99
-    epsilon_start: float = 1.0
-    epsilon_final: float = 0.1
-    batch_size: int = 32
-    learn_every: int = 1
-    learning_rate_final: float | None = None
-    learning_rate_steps: int = 400_000
-    checkpoint_replay: bool = True
-    huber: bool = False
-    normalise: bool = False
+    epsilon_start: float = setting("first epsilon, unless epsilon_final is higher", 1.0, low=0, high=1)
+    epsilon_final: float = setting("smallest epsilon", 0.1, low=0, high=1)
+    batch_size: int = setting("transitions sampled per agent step; a minibatch has them for all its steps", 32, low=1)
+    learn_every: int = setting("agent steps between two updates", 1, low=1)
+    learning_rate_final: float | None = setting("learning rate after a linear fall; none for no fall", None, above=0)
+    learning_rate_steps: int = setting("agent steps in which the learning rate falls, warm-up included", 400_000, low=1)
+    checkpoint_replay: bool = setting("save the replay buffer; without it, a resumed run first fills it again", True)
+    huber: bool = setting("use the Huber loss instead of the squared error; distributional losses ignore it", False)
+    normalise: bool = setting("use a smaller network that normalises its input instead of the paper's", False)
 
     @property
     def warm_up(self) -> int:
@@ -133,65 +192,31 @@ class Hyperparameters(RunParameters):
         )
         return dataclasses.replace(self, epsilon_final=0.0)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within(self, 0.0, 1.0, "epsilon_start", "epsilon_final")
-        at_least(self, 1, "replay_size", "replay_initial", "target_net_sync", "epsilon_frames", "batch_size")
-        at_least(self, 1, "learn_every", "learning_rate_steps")
-        final = self.learning_rate_final
-        allowed = f"above 0 and at most learning_rate, {self.learning_rate:g}, or none"
-        require(final is None or 0.0 < final <= self.learning_rate, self, "learning_rate_final", allowed)
-        require(self.replay_size <= 10**12, self, "replay_size", "at most 1e12")
-        require(
-            self.replay_initial <= self.replay_size,
-            self,
-            "replay_initial",
-            f"at most replay_size, {self.replay_size}",
-        )
-        require(
-            self.batch_size <= self.replay_initial,
-            self,
-            "batch_size",
-            f"at most replay_initial, {self.replay_initial}",
-        )
-        require(
-            self.max_steps > self.replay_initial,
-            self,
-            "max_steps",
-            f"above replay_initial, {self.replay_initial}",
-        )
+    def check(self) -> None:
+        super().check()
+        final, rate, initial = self.learning_rate_final, self.learning_rate, self.replay_initial
+        require(final is None or final <= rate, self, "learning_rate_final", f"at most learning_rate, {rate:g}")
+        require(initial <= self.replay_size, self, "replay_initial", f"at most replay_size, {self.replay_size}")
+        require(self.batch_size <= initial, self, "batch_size", f"at most replay_initial, {initial}")
+        require(self.max_steps > initial, self, "max_steps", f"above replay_initial, {initial}")
 
 
 @dataclasses.dataclass(kw_only=True)
 class PPOHyperparameters(RunParameters):
-    """Hyperparameters of textbook PPO. ppo.update.UpdateSettings explains the fields from `minibatch` on.
+    """Hyperparameters of textbook PPO, by default those that CleanRL and Stable-Baselines3 share for Atari games."""
 
-    The defaults are those that CleanRL and Stable-Baselines3 share for Atari games.
-
-    Attributes:
-        learning_rate: Adam's first learning rate; see `learning_rate_at`.
-        envs: number of environments that step together.
-        rollout: steps of each environment between two updates.
-        minibatch: transitions per optimizer step, at least 2; it divides envs * rollout.
-        epochs: passes over a rollout.
-        lam: lambda of the advantage estimates, 0 to 1.
-        clip: clipping range of the probability ratio, at most 1.
-        entropy: weight of the entropy bonus.
-        gradient_norm: norm to which larger gradients are scaled down.
-    """
-
-    learning_rate: float = 2.5e-4
+    learning_rate: float = setting("Adam's first learning rate", 2.5e-4, above=0)
     gamma: float = 0.99
     max_steps: int = 10_000_000
     checkpoint_every: int = 100_000
-    envs: int = 8
-    rollout: int = 128
-    minibatch: int = 256
-    epochs: int = 4
-    lam: float = 0.95
-    clip: float = 0.1
-    entropy: float = 0.01
-    gradient_norm: float = 0.5
+    envs: int = setting("number of environments that step together", 8, low=1)
+    rollout: int = setting("steps of each environment between two updates", 128, low=1)
+    minibatch: int = setting("transitions per optimizer step; it divides envs * rollout", 256, low=2)
+    epochs: int = setting("passes over a rollout", 4, low=1)
+    lam: float = setting("lambda of the advantage estimates", 0.95, low=0, high=1)
+    clip: float = setting("clipping range of the probability ratio", 0.1, above=0, high=1)
+    entropy: float = setting("weight of the entropy bonus", 0.01, low=0)
+    gradient_norm: float = setting("norm to which larger gradients are scaled down", 0.5, above=0)
 
     @property
     def log_every(self) -> int:
@@ -201,57 +226,33 @@ class PPOHyperparameters(RunParameters):
         """Return the learning rate after some agent steps. It falls linearly to 0 at `max_steps`."""
         return self.learning_rate * max(0.0, 1.0 - steps / self.max_steps)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, 1, "envs", "rollout", "minibatch", "epochs")
-        self._validate_sizes()
-        within(self, 0.0, 1.0, "lam")
-        require(0.0 < self.clip <= 1.0, self, "clip", "above 0 and at most 1")
-        require(0.0 <= self.entropy <= LARGEST, self, "entropy", "between 0 and 1e30")
-        require(0.0 < self.gradient_norm <= LARGEST, self, "gradient_norm", "above 0 and at most 1e30")
-
-    def _validate_sizes(self) -> None:
-        transitions = self.envs * self.rollout
-        require(
-            1 < transitions <= 10**9,
-            self,
-            "rollout",
-            f"such that envs * rollout is between 2 and 1e9 (envs is {self.envs})",
-        )
-        require(
-            self.minibatch > 1 and transitions % self.minibatch == 0,
-            self,
-            "minibatch",
-            f"a divisor of envs * rollout, {transitions}: one of {divisors(transitions, least=2)}",
-        )
+    def check(self) -> None:
+        super().check()
+        batch = self.envs * self.rollout
+        sizes = f"such that envs * rollout is between 2 and 1e9 (envs is {self.envs})"
+        require(2 <= batch <= 10**9, self, "rollout", sizes)
+        allowed = f"a divisor of envs * rollout, {batch}: one of {divisors(batch, least=2)}"
+        require(batch % self.minibatch == 0, self, "minibatch", allowed)
 
 
 @dataclasses.dataclass(kw_only=True)
 class FastPPOHyperparameters(PPOHyperparameters):
-    """Hyperparameters of fast PPO. `annealed` explains the final values.
+    """Hyperparameters of fast PPO. `annealed` explains the final values."""
 
-    Attributes:
-        learning_rate: Adam's learning rate; the first one, if it is adaptive.
-        entropy_final: final value of `entropy`.
-        kl_target: Kullback-Leibler divergence that the learning rate adapts to; None for a fixed rate.
-        kl_target_final: final value of `kl_target`.
-        learning_rate_max: largest value of an adaptive learning rate.
-        learning_rate_max_final: final value of `learning_rate_max`.
-        anneal_steps: agent steps until the final values; None for `max_steps`.
-    """
-
-    learning_rate: float = 5e-4
+    learning_rate: float = setting("Adam's learning rate; the first one, if it is adaptive", 5e-4, above=0)
     envs: int = 16
     rollout: int = 64
     epochs: int = 3
     clip: float = 0.2
     gradient_norm: float = 1.0
-    entropy_final: float = 0.001
-    kl_target: float | None = 0.01
-    kl_target_final: float = 0.001
-    learning_rate_max: float = 1e-3
-    learning_rate_max_final: float = 1e-4
-    anneal_steps: int | None = None
+    entropy_final: float = setting("final value of entropy", 0.001, low=0)
+    kl_target: float | None = setting(
+        "divergence that the learning rate adapts to; none for a fixed rate", 0.01, above=0
+    )
+    kl_target_final: float = setting("final value of kl_target", 0.001, above=0)
+    learning_rate_max: float = setting("largest value of an adaptive learning rate", 1e-3, above=0, high=1)
+    learning_rate_max_final: float = setting("final value of learning_rate_max", 1e-4, above=0, high=1)
+    anneal_steps: int | None = setting("agent steps until the final values; none for max_steps", None, low=1)
 
     def annealed(self, steps: int) -> Self:
         """Return the hyperparameters of an update after some agent steps.
@@ -273,68 +274,78 @@ class FastPPOHyperparameters(PPOHyperparameters):
             learning_rate_max=geometric(self.learning_rate_max, self.learning_rate_max_final),
         )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("kl_target", "kl_target_final"):
-            value = getattr(self, name)
-            require(value is None or 0.0 < value <= LARGEST, self, name, "above 0 and at most 1e30")
-        for name in ("learning_rate_max", "learning_rate_max_final"):
-            require(0.0 < getattr(self, name) <= 1.0, self, name, "above 0 and at most 1")
-        require(0.0 <= self.entropy_final <= LARGEST, self, "entropy_final", "between 0 and 1e30")
-        require(self.anneal_steps is None or self.anneal_steps >= 1, self, "anneal_steps", "none or at least 1")
-
-
-def kind_of(fields: Mapping[str, Any]) -> type[RunParameters]:
-    """Return the type of recorded hyperparameters."""
-    if "replay_size" in fields:
-        return Hyperparameters
-    return FastPPOHyperparameters if "kl_target" in fields else PPOHyperparameters
-
-
-def recorded_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recorded hyperparameters of a run, with those that earlier versions did not record."""
-    earlier = {"learning_rate_max": 0.01} if issubclass(kind_of(fields), FastPPOHyperparameters) else {}
-    return {**earlier, **fields}
-
-
-# Fields of the second edition's namespaces.
-BOOK_FIELDS = (
-    "env_name",
-    "stop_reward",
-    "run_name",
-    "replay_size",
-    "replay_initial",
-    "target_net_sync",
-    "epsilon_frames",
-    "epsilon_start",
-    "epsilon_final",
-    "learning_rate",
-    "gamma",
-    "batch_size",
-)
-
 
 def as_hyperparameters(params: object) -> RunParameters:
-    """Return params themselves, or the Hyperparameters with the values of a namespace.
+    """Return hyperparameters themselves, or those of a namespace with the book's fields, after a check.
 
     Args:
-        params: hyperparameters, or any object with BOOK_FIELDS as attributes, such as the second edition's
-            SimpleNamespace. Attributes that Hyperparameters does not have are ignored.
+        params: hyperparameters, or any object with their values as attributes, such as the second edition's
+            SimpleNamespace. Other attributes are ignored.
 
     Raises:
         ValueError: if a field is missing or out of range.
     """
     if isinstance(params, RunParameters):
+        params.check()
         return params
     fields = dataclasses.fields(Hyperparameters)
-    if isinstance(params, Mapping):
-        raise ValueError("the hyperparameters are a dict; give SimpleNamespace(**params), or Hyperparameters(**params)")
-    missing = [name for name in BOOK_FIELDS if not hasattr(params, name)]
+    missing = [
+        field.name for field in fields if field.default is dataclasses.MISSING and not hasattr(params, field.name)
+    ]
     if missing:
-        raise ValueError(
-            f"the hyperparameters lack {', '.join(missing)}; a {type(params).__name__} needs {', '.join(BOOK_FIELDS)}"
-        )
-    return Hyperparameters(**{each.name: getattr(params, each.name) for each in fields if hasattr(params, each.name)})
+        raise ValueError(f"the hyperparameters, a {type(params).__name__}, lack {', '.join(missing)}")
+    return Hyperparameters(
+        **{field.name: getattr(params, field.name) for field in fields if hasattr(params, field.name)}
+    )
+
+
+def number(text: str) -> int | float:
+    """Parse a number. One without a fraction, such as 1e5, is an int.
+
+    Raises:
+        ValueError: if the text is no number.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        value = float(text)
+        return int(value) if value.is_integer() else value
+
+
+def assigned(kind: type[RunParameters], assignments: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the "field=value" texts of --set, except for HELP. `checked` refuses wrong values.
+
+    Raises:
+        UsageError: if a field is unknown, or a text has no value.
+    """
+    values: dict[str, Any] = {}
+    for assignment in (each for each in assignments if each != HELP):
+        name, equals, text = assignment.partition("=")
+        settings = settings_of(kind)
+        if not equals or name not in settings:
+            raise UsageError(f"--set takes FIELD=VALUE, not {assignment!r}; the fields are {', '.join(settings)}")
+        values[name] = text if settings[name].types == (str,) else _plain(text)
+    return values
+
+
+def _plain(text: str) -> object:
+    """Return None, a bool or a number if the text is one, otherwise the text."""
+    words = {"none": None, "true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return number(text)
+    except ValueError:
+        return text
+
+
+def explain(params: RunParameters) -> str:
+    """Return the value and the meaning of each hyperparameter, as lines for the terminal."""
+    width, lines = min(120, shutil.get_terminal_size().columns), []
+    for name, value in dataclasses.asdict(params).items():
+        text = f"{name}={'none' if value is None else value} ".ljust(28) + settings_of(type(params))[name].meaning
+        lines.append(textwrap.fill(text, width, subsequent_indent=" " * 28, break_on_hyphens=False))
+    return "\n".join(lines)
 
 
 _BREAKOUT = Hyperparameters(
@@ -345,11 +356,7 @@ _BREAKOUT = Hyperparameters(
     replay_initial=50_000,
     target_net_sync=10_000,
     epsilon_frames=10**6,
-    epsilon_start=1.0,
-    epsilon_final=0.1,
     learning_rate=0.00025,
-    gamma=0.99,
-    batch_size=32,
 )
 
 
@@ -362,11 +369,7 @@ HYPERPARAMS = {
         replay_initial=10_000,
         target_net_sync=1_000,
         epsilon_frames=10**5,
-        epsilon_start=1.0,
         epsilon_final=0.02,
-        learning_rate=0.0001,
-        gamma=0.99,
-        batch_size=32,
         max_steps=2_000_000,
         milestone=17.0,
     ),
@@ -393,26 +396,6 @@ FAST_HYPERPARAMS = {
         learning_rate=0.0005,
         batch_size=4,
         huber=True,
-    )
-}
-
-
-# --params best, for a CPU: a smaller network, a higher learning rate, and a batch of 32 every 4 steps, not every step.
-BEST_HYPERPARAMS = {
-    "pong": dataclasses.replace(
-        HYPERPARAMS["pong"],
-        replay_initial=5_000,
-        target_net_sync=500,
-        epsilon_frames=30_000,
-        epsilon_final=0.01,
-        learning_rate=0.0005,
-        learning_rate_final=0.00005,
-        learning_rate_steps=1_000_000,
-        gamma=0.98,
-        batch_size=8,
-        learn_every=4,
-        huber=True,
-        normalise=True,
     )
 }
 

@@ -19,10 +19,12 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from forked import ForkedProcess, ForkServer
+from lib.envs.preprocessing import without_options
 from lib.run import checkpoint_reading
+from lib.run.folder import read_params
 
 PROJECT = Path(__file__).parents[1]
-FAKES = ("--env-module", "fakes")
+SHOWN = ("--env-id", "fakes:Shown-v0")  # of the fixture original_run
 BASELINE = Path("chapter09/01_baseline.py")
 PARALLEL = Path("chapter09/03_parallel.py")
 # Scripts find the toy environments of fakes.py on PYTHONPATH, and `#!/usr/bin/env python3` finds this Python on PATH.
@@ -146,9 +148,14 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in files}
 
 
+def trusting(path: Path) -> tuple[str, str]:
+    """Return the option with a run's environment, which allows the import of its module."""
+    return "--env-id", without_options(read_params(path)["hyperparameters"]["env_name"])
+
+
 def resuming(path: Path) -> tuple[object, ...]:
     """Return the options that resume a run, whose environment may be one of `fakes`."""
-    return "--resume", path, *FAKES
+    return "--resume", path, *trusting(path)
 
 
 def run_in_parts(

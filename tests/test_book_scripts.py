@@ -1,14 +1,18 @@
 """Scripts in the manner of the book's second and third editions train on lib; see tests/book."""
 
+import dataclasses
 import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from ignite.engine import Engine, Events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib.common import HYPERPARAMS, SEED, argparser, train_or_tune
+from lib import book
+from lib.common import HYPERPARAMS, SEED, Hyperparams, argparser, train_or_tune
+from lib.run.events import EpisodeEvents, register_events
 from running import ENVIRONMENT, PROJECT, folder, run, run_by_itself, start_program
 
 BOOK = Path("tests/book")
@@ -20,8 +24,7 @@ def run_book(script, *options, cwd):
     ignite's warning about a missing metric is turned into an error.
     """
     environment = ENVIRONMENT | {"PYTHONWARNINGS": "error::UserWarning:ignite"}
-    start = run_by_itself if "--parallel" in options else run  # a forked script cannot unpickle its own classes
-    return start(BOOK / script, *options, env=environment, cwd=cwd)
+    return run(BOOK / script, *options, env=environment, cwd=cwd)
 
 
 def run_of(cwd):
@@ -32,30 +35,19 @@ def run_of(cwd):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "metrics"),
-    [
-        ("basic", {"train/values"}),
-        ("rainbow", set()),
-        # Rainbow has their parts as well.
-        pytest.param("prio", set(), marks=pytest.mark.long),
-        pytest.param("noisy", {"train/snr_1", "train/snr_2"}, marks=pytest.mark.long),
-        pytest.param("dueling", {"train/adv", "train/val"}, marks=pytest.mark.long),
-        pytest.param("distrib", set(), marks=pytest.mark.long),
-    ],
-)
-def test_a_script_of_the_third_edition_trains_until_it_is_solved(tmp_path, kind, metrics):
+@pytest.mark.parametrize("kind", ["basic", "rainbow"])
+def test_a_script_of_the_third_edition_trains_until_it_is_solved(tmp_path, kind):
     process = run_book("third_dqn.py", "--kind", kind, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     path, tags = run_of(tmp_path)
     assert re.fullmatch(rf"\d{{4}}-\d\d-\d\dT\d{{4}}-chain-book={kind}", path.name)
-    assert tags >= metrics | {"episodes/reward", "episodes/steps", "episodes/avg_reward", "train/avg_loss"}
+    assert tags >= {"episodes/reward", "episodes/steps", "episodes/avg_reward", "train/avg_loss"}
+    assert ("train/values" in tags) == (kind == "basic")
     assert re.search(r"Game solved in 0:0\d:\d\d, after \d+ episodes and \d+ iterations!", process.stdout)
     solved, episodes, iterations = re.search(r"trained (\w+) (\d+) (\d+)", process.stdout).groups()
     assert solved == "True"
     result = json.loads((path / "result.json").read_text())
     assert (result["stopped"], result["episodes"], result["iterations"]) == ("solved", int(episodes), int(iterations))
-    assert re.search(r"^Episodes? 1\b.*, elapsed=0:00:\d\d$", process.stdout, re.M)
     assert result["steps"] == 100 + int(iterations) + 1  # the warm-up, and the one step by which PTAN's source is ahead
 
 
@@ -77,28 +69,8 @@ def test_a_script_of_the_second_edition_trains_until_it_is_solved(tmp_path):
 def test_the_error_names_the_missing_field(tmp_path):
     process = run_book("second_dqn.py", "--without", "stop_reward", cwd=tmp_path)
     assert process.returncode == 1
-    assert "the hyperparameters lack stop_reward; a SimpleNamespace needs env_name, stop_reward" in process.stderr
+    assert "the hyperparameters, a SimpleNamespace, lack stop_reward" in process.stderr
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["--parallel"]], ids=["several environments", "a queue"])
-def test_a_script_that_attaches_ptans_handlers_itself_solves_its_task(tmp_path, options):
-    process = run_book("third_speed.py", *options, cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
-    [speed, *_] = re.findall(r"solved \d+ ([\d.]+)\n", process.stdout)
-    assert float(speed) > 0.0
-    iterations = [int(number) for number in re.findall(r"iteration (\d+)", process.stdout)]
-    [trained] = re.findall(r"trained (\d+)", process.stdout)
-    assert iterations == list(range(10, int(trained) + 1, 10))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [[], pytest.param(["--parallel"], marks=pytest.mark.long)])
-def test_the_books_wrappers_play_pong(tmp_path, options):
-    process = run_book("third_speed.py", "--pong", *options, cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
-    assert "trained 20" in process.stdout
 
 
 @pytest.mark.long
@@ -110,6 +82,21 @@ def test_the_books_search_runs_trials_and_reports_the_best(tmp_path):
     assert {path.name.partition("-chain")[1] for path in (tmp_path / "runs").iterdir()} == {"", "-chain"}  # tune, a run
 
 
+@pytest.mark.parametrize(("returns", "limit", "episodes"), [(-20.0, 340, 11), (0.0, 20, 23), (0.0, 340, 40)])
+def test_a_trial_ends_early_if_it_learns_too_little_or_too_slowly(returns, limit, episodes):
+    fields = dataclasses.asdict(HYPERPARAMS["pong"]) | {"tuner_mode": True, "episodes_to_solve": limit}
+    engine = Engine(lambda engine, batch: None)
+    register_events(engine)
+    book.stop_hopeless_trial(engine, Hyperparams(**fields), reward_episode=10, reward_min=-19.0)
+
+    @engine.on(Events.ITERATION_COMPLETED)
+    def end_of_an_episode(engine):
+        engine.state.episode, engine.state.metrics["avg_reward"] = engine.state.iteration, returns
+        engine.fire_event(EpisodeEvents.EPISODE_COMPLETED)
+
+    assert engine.run([None] * 40).iteration == episodes
+
+
 def test_a_script_may_add_an_option_that_the_parser_has():
     parser = argparser()
     assert parser.parse_args([]).double is False  # the third edition's 03_dqn_double.py reads it
@@ -117,18 +104,11 @@ def test_a_script_may_add_an_option_that_the_parser_has():
     assert parser.parse_args([]).double is True
 
 
-@pytest.mark.parametrize("options", [["--dev", "gpu"], ["--dev", "cuda:9"], ["--dev", "cuda:9", "--tune", "4"]])
-def test_an_unknown_device_is_refused_with_one_line(options, capsys):
+def test_an_unknown_device_is_refused_with_one_line(capsys):
     with pytest.raises(SystemExit) as end:
-        train_or_tune(argparser().parse_args(options), pytest.fail, HYPERPARAMS["pong"])
+        train_or_tune(argparser().parse_args(["--dev", "gpu"]), pytest.fail, HYPERPARAMS["pong"])
     assert end.value.code == 2
-    assert re.fullmatch(r"error: (unknown device 'gpu'|cuda:9 asks for a GPU).*\n", capsys.readouterr().err)
-
-
-def test_a_search_without_trials_is_refused(tmp_path):
-    process = run_book("third_dqn.py", "--tune", "0", cwd=tmp_path)
-    assert process.returncode == 2
-    assert "argument --tune: " in process.stderr
+    assert re.fullmatch(r"error: unknown device 'gpu'.*\n", capsys.readouterr().err)
 
 
 def test_without_ray_tune_a_search_says_what_to_install(tmp_path):
@@ -138,7 +118,5 @@ def test_without_ray_tune_a_search_says_what_to_install(tmp_path):
     process = start_program(program, tmp_path, PROJECT / BOOK / "third_dqn.py", "--tune", 1)
     _, errors = process.communicate()
     assert process.returncode == 2
-    assert re.search(
-        r"^error: --tune needs Ray Tune, which is not installed; run pip install -e .*\[book\]", errors, re.M
-    )
+    assert re.search(r"^error: --tune needs Ray Tune, which is not installed; run .*\[book\]", errors, re.M)
     assert "Traceback" not in errors

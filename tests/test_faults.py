@@ -25,6 +25,7 @@ from running import (
     run_by_itself,
     start,
     start_program,
+    trusting,
     wait_for,
 )
 
@@ -46,20 +47,23 @@ def evil_run(trained_run, monkeypatch):
 
 @pytest.mark.parametrize(("script", "options"), [(EVALUATE, ()), (PLAY, ("--record",)), (PPO, ("--resume",))])
 def test_a_module_that_only_the_run_names_is_not_imported(refused, evil_run, script, options):
-    assert "needs the module 'evil'" in refused(script, *options, evil_run)
-    assert "needs the module 'evil'" in refused(script, *options, evil_run, "--env-module", "fakes")
-    assert "add --env-module evil" in refused(script, *options, Path("."))
+    assert "importing evil runs its code. If you trust it, add --env-id evil:Nothing-v0" in refused(
+        script, *options, evil_run
+    )
+    assert "plays evil:Nothing-v0, not fakes:Chain-v0" in refused(
+        script, *options, evil_run, "--env-id", "fakes:Chain-v0"
+    )
     assert not (evil_run / "imported").exists()
 
 
 def test_a_module_that_the_user_names_is_imported(refused, evil_run):
-    assert "cannot make the environment" in refused(EVALUATE, evil_run, "--env-module", "evil")
+    assert "cannot make the environment" in refused(EVALUATE, evil_run, "--env-id", "evil:Nothing-v0")
     assert (evil_run / "imported").exists()
 
 
 def test_the_current_folder_comes_after_what_is_installed(refused, evil_run):
     (evil_run / "evil.py").rename(evil_run / "ptan.py")
-    refused(PPO, "--env-module", "ptan", "--env-id", "Nothing-v0", "--runs-dir", evil_run / "runs")
+    refused(PPO, "--env-id", "ptan:Nothing-v0", "--runs-dir", evil_run / "runs")
     assert not (evil_run / "imported").exists()
 
 
@@ -213,7 +217,7 @@ def test_a_path_with_spaces_and_other_letters_works_throughout(tmp_path):
     process = subprocess.run(["bash", "-c", f"{resume} --stop-after 1280 --quiet"], env=env, capture_output=True)
     assert process.returncode == 0, process.stderr
     assert result_of(path)["steps"] == 1280
-    call("tools/evaluate.py", path, "--env-module", "fakes", "--quiet")
+    call("tools/evaluate.py", path, *trusting(path), "--quiet")
     call("tools/report.py", path)
 
 
@@ -221,8 +225,8 @@ def test_a_damaged_best_checkpoint_is_refused_with_a_hint(refused, trained_run):
     [best] = (trained_run / "checkpoints").glob("best-*.pt")
     best.write_bytes(best.read_bytes()[:-1])
     hint = f"{best} is damaged: File is not a zip file. Another one is intact: add --checkpoint "
-    assert hint in refused(EVALUATE, trained_run, "--env-module", "fakes", code=1)
-    refused(EVALUATE, trained_run, "--env-module", "fakes", "--checkpoint", "last", "--quiet", code=0)
+    assert hint in refused(EVALUATE, trained_run, *trusting(trained_run), code=1)
+    refused(EVALUATE, trained_run, *trusting(trained_run), "--checkpoint", "last", "--quiet", code=0)
 
 
 @pytest.mark.long  # the fork server, which imports first, has a test of its own

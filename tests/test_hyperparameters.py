@@ -1,7 +1,7 @@
 import dataclasses
-import json
 import re
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +14,9 @@ from lib.hyperparameters import (
     PPO_HYPERPARAMS,
     Hyperparameters,
     as_hyperparameters,
+    assigned,
+    explain,
 )
-from lib.run import restoring
-from lib.run.overrides import override
 
 BOOK = {
     "env_name": "PongNoFrameskip-v4",
@@ -32,16 +32,14 @@ BOOK = {
     "gamma": 0.99,
     "batch_size": 32,
 }
+TABLES: list[dict[str, Any]] = [HYPERPARAMS, FAST_HYPERPARAMS, PPO_HYPERPARAMS, PPO_FAST_HYPERPARAMS]
 
 
-def test_pong_has_the_books_hyperparameters():
+def test_pong_has_the_books_hyperparameters_and_every_game_its_run_name():
     pong = HYPERPARAMS["pong"]
     assert {name: getattr(pong, name) for name in BOOK} == BOOK
-
-
-def test_every_game_is_stored_under_its_run_name():
     assert list(HYPERPARAMS) == ["pong", "breakout-small", "breakout", "invaders"]
-    for table in (HYPERPARAMS, FAST_HYPERPARAMS, PPO_HYPERPARAMS, PPO_FAST_HYPERPARAMS):
+    for table in TABLES:
         assert [params.run_name for params in table.values()] == list(table)
 
 
@@ -54,16 +52,15 @@ def test_a_field_can_be_assigned_and_the_table_is_unchanged():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("batch_size", 0, "batch_size is 0; it has to be at least 1"),
-        ("gamma", 1.5, "gamma is 1.5; it has to be between 0 and 1"),
-        ("replay_initial", 200_000, "replay_initial is 200000; it has to be at most replay_size, 100000"),
-        ("replay_size", 5_000, "replay_size cannot be 5000: with it, replay_initial is 10000; it has"),
-        ("replay_size", 1e5 + 0.5, "replay_size is 100000.5; it has to be a whole number"),
+        ("batch_size", 0, "batch_size is 0; it has to be a whole number that fits in 64 bits, at least 1"),
         ("batch_size", "32", "batch_size is '32'; it has to be a whole number"),
-        ("huber", 1, "huber is 1; it has to be true or false"),
+        ("replay_size", 1e5 + 0.5, "replay_size is 100000.5; it has to be a whole number"),
+        ("replay_size", 2**63, "it has to be a whole number that fits in 64 bits"),
         ("replay_size", True, "replay_size is True; it has to be a whole number"),
-        ("stop_reward", 2**63, "it has to be between -2**63 and 2**63"),
-        ("stop_reward", "high", "stop_reward is 'high'; it has to be a number or none"),
+        ("gamma", 1.5, "gamma is 1.5; it has to be a finite number, at least 0 and at most 1"),
+        ("learning_rate", float("nan"), "learning_rate is nan; it has to be a finite number, above 0"),
+        ("stop_reward", "high", "stop_reward is 'high'; it has to be a finite number, or none"),
+        ("huber", 1, "huber is 1; it has to be true or false"),
     ],
 )
 def test_an_assignment_that_is_refused_leaves_the_object_as_it_was(name, value, message):
@@ -73,132 +70,102 @@ def test_an_assignment_that_is_refused_leaves_the_object_as_it_was(name, value, 
     assert params == HYPERPARAMS["pong"]
 
 
-def test_numbers_of_numpy_become_plain_ones():
+def test_an_unknown_field_cannot_be_assigned():
+    params = dataclasses.replace(HYPERPARAMS["pong"])
+    with pytest.raises(AttributeError, match="there is no field 'gama'; choose one of env_name, "):
+        params.gama = 0.9
+
+
+def test_numbers_become_plain_ones_of_the_fields_type():
     params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=np.int64(15), gamma=np.float32(0.5))
-    params.replay_size = np.int64(20_000)  # type: ignore[assignment]
-    assert [type(value) for value in (params.stop_reward, params.gamma, params.replay_size)] == [int, float, int]
-
-
-def test_a_floating_point_number_without_a_fraction_is_a_whole_number():
-    params = dataclasses.replace(HYPERPARAMS["pong"], epsilon_frames=1e5)
     params.replay_size = 2e4  # type: ignore[assignment]
-    assert [type(value) for value in (params.epsilon_frames, params.replay_size, params.gamma)] == [int, int, float]
+    assert [repr(value) for value in (params.stop_reward, params.gamma, params.replay_size)] == ["15.0", "0.5", "20000"]
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "allowed"),
+    [
+        (HYPERPARAMS, {"replay_initial": 200_000}, "at most replay_size, 100000"),
+        (HYPERPARAMS, {"batch_size": 10_001}, "at most replay_initial, 10000"),
+        (HYPERPARAMS, {"max_steps": 10_000}, "above replay_initial, 10000"),
+        (HYPERPARAMS, {"learning_rate_final": 0.01}, "at most learning_rate, 0.0001"),
+        (HYPERPARAMS, {"run_name": "../x"}, "1 to 100 letters"),
+        (PPO_FAST_HYPERPARAMS, {"rollout": 1_000_000_007}, "envs * rollout is between 2 and 1e9"),
+        pytest.param(
+            PPO_FAST_HYPERPARAMS, {"minibatch": 48}, "a divisor of envs * rollout, 1024: one of 2, 4, 8", id="minibatch"
+        ),
+        (PPO_FAST_HYPERPARAMS, {"clip": 1.5}, "a finite number, above 0 and at most 1"),  # inherited with its range
+    ],
+)
+def test_values_that_do_not_fit_together_are_refused_by_name(table, change, allowed):
+    [(name, value)] = change.items()
+    with pytest.raises(ValueError, match=re.escape(f"{name} is {value!r}; it has to be ")) as error:
+        dataclasses.replace(table["pong"], **change)
+    assert allowed in str(error.value)
+    params = dataclasses.replace(table["pong"])
+    with pytest.raises(ValueError, match=re.escape(allowed)):  # noqa: PT012 - refused at once, or by the run
+        setattr(params, name, value)
+        as_hyperparameters(params)
 
 
 def test_a_subclass_may_add_fields_of_any_type():
     @dataclasses.dataclass(kw_only=True)
     class Own(Hyperparameters):
         layers: tuple[int, ...] = (64, 64)
-        options: dict[str, int] = dataclasses.field(default_factory=dict)
 
-    own = Own(**dataclasses.asdict(HYPERPARAMS["pong"]), options={"n": 3})
+    own = Own(**dataclasses.asdict(HYPERPARAMS["pong"]))
     own.layers = (32,)
     assert dataclasses.replace(own, gamma=0.5).layers == (32,)
-    recorded = json.loads(json.dumps(dataclasses.asdict(own)))
-    assert Own(**recorded) == own
-    restoring.Settings(recorded).load_state_dict(restoring.Settings(dataclasses.asdict(own)).state_dict())
-    with pytest.raises(UsageError, match="--set cannot change layers; change it with --config or in the script"):
-        override(own, ["layers=3"])
 
 
-def test_a_dict_of_hyperparameters_is_told_what_to_be():
-    with pytest.raises(ValueError, match=r"are a dict; give SimpleNamespace\(\*\*params\)"):
-        as_hyperparameters(BOOK)
-
-
-def test_an_unknown_field_cannot_be_assigned():
-    params = dataclasses.replace(HYPERPARAMS["pong"])
-    with pytest.raises(AttributeError, match="there is no field 'gama'; choose one of env_name, "):
-        params.gama = 0.9
-    assert params == HYPERPARAMS["pong"]
-
-
-def test_a_namespace_becomes_hyperparameters():
-    book = SimpleNamespace(**{name: getattr(HYPERPARAMS["pong"], name) for name in BOOK}, comment="ignored")
+def test_a_namespace_becomes_hyperparameters_if_it_has_the_books_fields():
+    book = SimpleNamespace(**BOOK, comment="ignored")
     params = as_hyperparameters(book)
     assert params == dataclasses.replace(HYPERPARAMS["pong"], max_steps=params.max_steps, milestone=None)
-    assert as_hyperparameters(params) is params
-
-
-def test_a_namespace_without_a_field_is_refused():
-    book = SimpleNamespace(**{name: getattr(HYPERPARAMS["pong"], name) for name in BOOK})
-    del book.stop_reward, book.gamma  # gamma has a default in Hyperparams, but not in the second edition's namespaces
-    with pytest.raises(ValueError, match="the hyperparameters lack stop_reward, gamma; a SimpleNamespace needs"):
+    del book.stop_reward
+    with pytest.raises(ValueError, match="the hyperparameters, a SimpleNamespace, lack stop_reward"):
         as_hyperparameters(book)
 
 
-@pytest.mark.parametrize(("learn_every", "envs", "steps"), [(1, 1, 1), (8, 1, 8), (1, 3, 3), (8, 3, 9), (8, 8, 8)])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("replay_size=1e6", 1_000_000),
+        ("stop_reward=-3", -3),
+        ("stop_reward=None", None),
+        ("checkpoint_replay=False", False),
+        ("run_name=5", "5"),
+        ("gamma=high", "high"),  # the field refuses it
+    ],
+)
+def test_texts_of_set_become_values(text, value):
+    [(_, read)] = assigned(Hyperparameters, ["help", text]).items()
+    assert (read, type(read)) == (value, type(value))
+
+
+@pytest.mark.parametrize("text", ["batchsize=3", "gamma"])
+def test_set_lists_the_fields_if_there_is_no_such_field_or_no_value(text):
+    with pytest.raises(UsageError, match=f"--set takes FIELD=VALUE, not '{text}'; the fields are env_name, stop_"):
+        assigned(Hyperparameters, [text])
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_hyperparameter_is_explained(table):
+    lines = explain(table["pong"]).splitlines()
+    starts = [line.partition("=")[0] for line in lines if not line.startswith(" ")]
+    assert starts == [field.name for field in dataclasses.fields(table["pong"])]
+    assert all(re.search(r"(^|=\S+) +[a-zA-Z0-9]\S", line) for line in lines)
+
+
+@pytest.mark.parametrize(("learn_every", "envs", "steps"), [(1, 3, 3), (8, 3, 9), (8, 8, 8)])
 def test_steps_per_update_are_whole_steps_of_all_environments(learn_every, envs, steps):
     assert dataclasses.replace(HYPERPARAMS["pong"], learn_every=learn_every).steps_per_update(envs) == steps
 
 
 def test_exploration_by_noise_lowers_epsilon():
-    pong = HYPERPARAMS["pong"]
-    without = pong.without_epsilon()
+    without, to_zero = HYPERPARAMS["pong"].without_epsilon(), HYPERPARAMS["pong"].with_epsilon_to_zero()
     assert (without.epsilon_start, without.epsilon_final) == (0.0, 0.0)
-    to_zero = pong.with_epsilon_to_zero()
     assert (to_zero.epsilon_start, to_zero.epsilon_final) == (1.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"gamma": 1.5},
-        {"epsilon_final": -0.1},
-        {"batch_size": 0},
-        {"learn_every": 0},
-        {"learning_rate": 0.0},
-        {"learning_rate_final": 0.01},
-        {"learning_rate_steps": 0},
-        {"learning_rate": float("nan")},
-        {"stop_reward": float("nan")},
-        {"milestone": float("inf")},
-        {"batch_size": 10_001},
-        {"max_steps": 10_000},
-        {"replay_initial": 100_001},
-        {"replay_size": 10**13},
-        {"run_name": "a:b"},
-        {"run_name": "../x"},
-        {"run_name": ""},
-        {"checkpoint_every": 0},
-    ],
-)
-def test_invalid_hyperparameters_of_dqn_are_refused_by_name(change):
-    [(name, value)] = change.items()
-    with pytest.raises(ValueError, match=name) as error:
-        dataclasses.replace(HYPERPARAMS["pong"], **change)
-    assert repr(value) in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "allowed"),
-    [
-        ({"lam": 1.5}, ["0", "1"]),
-        ({"clip": 0.0}, ["above 0", "at most 1"]),
-        ({"clip": 1.5}, ["above 0", "at most 1"]),
-        ({"kl_target": 0.0}, ["none", "above 0", "at most 1e30"]),
-        ({"stop_reward": 1e80}, ["none", "between -1e30 and 1e30"]),
-        ({"kl_target_final": 0.0}, ["above 0", "at most 1e30"]),
-        ({"learning_rate_max_final": 1.5}, ["above 0", "at most 1"]),
-        ({"entropy_final": -1.0}, ["between 0 and 1e30"]),
-        ({"anneal_steps": 0}, ["none", "at least 1"]),
-        ({"entropy": -1.0}, ["between 0 and 1e30"]),
-        ({"entropy": float("inf")}, ["between 0 and 1e30"]),
-        ({"gradient_norm": 1e80}, ["above 0", "at most 1e30"]),
-        ({"epochs": 0}, ["at least 1"]),
-        ({"rollout": 1000000007}, ["envs * rollout", "between 2 and 1e9", "16"]),
-        ({"minibatch": 1}, ["a divisor of envs * rollout, 1024: one of 2, 4, 8"]),
-        pytest.param({"minibatch": 48}, ["a divisor of envs * rollout, 1024: one of 2, 4, 8"], id="minibatch"),
-    ],
-)
-def test_invalid_hyperparameters_of_ppo_are_refused_with_what_is_allowed(change, allowed):
-    [(name, value)] = change.items()
-    with pytest.raises(ValueError, match=f"^{name} is ") as error:
-        dataclasses.replace(PPO_FAST_HYPERPARAMS["pong"], **change)
-    given, _, rest = str(error.value).partition(";")
-    assert given == f"{name} is {value!r}"
-    for fact in allowed:
-        assert fact in rest
 
 
 def test_the_textbook_rate_falls_linearly_to_0_at_the_last_step():

@@ -21,7 +21,6 @@ from lib.errors import CallInterrupted
 from lib.run import checkpoint_reading, curve, evaluation
 from running import (
     BASELINE,
-    FAKES,
     PARALLEL,
     PROJECT,
     SMALL_DQN,
@@ -197,7 +196,7 @@ def test_the_time_limit_ends_a_run_that_can_be_resumed(tmp_path):
     assert re.search(r"Stopped at step [\d,]+: time limit\.", process.stdout)
     [resume] = re.findall(r"^\S+ \S*01_baseline\.py (--resume .*)  # ", process.stdout, re.M)
     assert (folder(tmp_path) / "curve.png").exists()
-    assert run(BASELINE, *shlex.split(resume), *FAKES, "--time-limit", 1, "--quiet").returncode == 0
+    assert run(BASELINE, *shlex.split(resume), "--time-limit", 1, "--quiet").returncode == 0
 
 
 def test_the_replay_ratio_has_to_divide_the_batch(refused):

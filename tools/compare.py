@@ -31,7 +31,6 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or names in --runs-dir")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table to this file")
     args = parser.parse_args()
-    csv = cli.writable(args.csv, "--csv") if args.csv else None
     runs, skipped = select_runs(args.runs, args.runs_dir)
     for reason in skipped:
         print(f"Skipped: {reason}.", file=sys.stderr)
@@ -45,8 +44,8 @@ def main() -> None:
     for group in comparison.group_runs(runs):
         if len(group.runs) > 1:
             print(f"\n{group.label}, {len(group.runs)} runs: {comparison.summarise(group)}")
-    if csv:
-        files.write(csv, table.to_csv())
+    if args.csv:
+        files.write(args.csv, table.to_csv())
 
 
 if __name__ == "__main__":

@@ -37,9 +37,7 @@ def main() -> None:
     is_run = (args.run / "episodes.csv").exists()  # a published model's card quotes its evaluation.json, which stays
     is_greedy = not args.sample and not args.epsilon
     output = args.output or (args.run / "evaluation.json" if is_run and is_greedy else None)
-    if output is not None:
-        output = cli.writable(output, "--output")
-    agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module, args.network)
+    agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_id, args.network)
     policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.n_actions, args.epsilon)
     metrics = evaluation.evaluate(policy, agent.make_env, args.episodes, args.seed, progress=not args.quiet)
     evaluation.log_result(metrics)

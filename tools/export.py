@@ -34,7 +34,7 @@ def main() -> None:
     output = args.output or args.run / "export"
     export.require_replaceable(output)
     show_progress(True)
-    agent = TrainedAgent(args.run, args.checkpoint, "cpu", args.env_module, args.network)
+    agent = TrainedAgent(args.run, args.checkpoint, "cpu", args.env_id, args.network)
     states = export.record_states(agent, args.states, args.seed)
     for file, difference in export.export(agent, output, kinds, states).items():
         print(f"{file}: same actions in {len(states):,} states, scores differ by at most {difference:.1e}")

@@ -27,7 +27,6 @@ from lib.analysis.random_play import RandomPlayer
 from lib.analysis.window import action_names
 from lib.envs.observations import observation_kind
 from lib.envs.single_env import close_plain_env, make_env, make_plain_env
-from lib.run.arguments import full_id
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.video_file import Video, frames_per_second, unfinished_video
 
@@ -64,12 +63,11 @@ def webm(text: str) -> Path:
 def main() -> None:
     parser = cli.tool(__doc__)
     parser.add_argument("env_id", metavar="ENV_ID", help='gymnasium id; "package.module:Id" imports the module first')
-    parser.add_argument("--env-module", metavar="M", help="module that registers the id when imported")
     parser.add_argument("--episodes", type=cli.positive, default=10, metavar="N", help="episodes (default: 10)")
     parser.add_argument("--seed", type=cli.seed, default=1, metavar="N", help="seed (default: 1)")
     parser.add_argument("--record", type=webm, metavar="FILE", help="video of the first episode, such as random.webm")
     args = parser.parse_args()
-    env_id = str(full_id(args.env_id, args.env_module))
+    env_id = args.env_id
     plain = make_plain_env(env_id)
     print(f"observations  {plain.observation_space}")
     close_plain_env(plain, env_id)  # some games allow only one at a time

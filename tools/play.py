@@ -99,7 +99,7 @@ def main() -> None:
     args = cli.run_args(parser)
     if args.record and args.scale:
         parser.error("--scale is the size of the window; leave it out with --record")
-    agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module, args.network)
+    agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_id, args.network)
     env = agent.make_env(render_mode="rgb_array")
     if args.record:
         record_videos(agent, env, args)

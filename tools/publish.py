@@ -24,7 +24,7 @@ from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
 from lib.run import checkpoint_reading, evaluation
 from lib.run.checkpoint import PLAYABLE
-from lib.run.console import module_option
+from lib.run.console import env_option
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import format_return
 from lib.run.folder import read_params, write_json
@@ -72,7 +72,7 @@ def main() -> None:
     )
     args = cli.run_args(parser)
     require_replaceable(args.model, args.run)
-    agent = TrainedAgent(args.run, args.checkpoint, module=args.env_module, network=args.network)
+    agent = TrainedAgent(args.run, args.checkpoint, env_id=args.env_id, network=args.network)
     content = checkpoint_reading.load(agent.file)  # now, because a run that still trains may remove it
     metrics = evaluation.evaluate(agent.policy, agent.make_env, args.episodes, args.seed, progress=True)
     evaluation.log_result(metrics)
@@ -172,7 +172,7 @@ def card(agent: TrainedAgent, model: Path, size: str, params: dict[str, Any], me
         changed=" (+: with changes that were not committed)" if "+" in commits else "",
         size=size,
         path=shown,
-        module="".join(f" {word}" for word in (*module_option(agent.env_id), *network)),
+        module="".join(f" {word}" for word in (*env_option(agent.env_id), *network)),
         options="".join(f" {name} {value}" for name, default, value in evaluation_options if value != default),
         endless=ENDLESS.format(count=endless, limit=MAX_STEPS) if endless else "",
         shown_mean=format_return(metrics["mean"]),

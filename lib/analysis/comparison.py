@@ -12,11 +12,10 @@ import numpy as np
 import pandas as pd
 
 from lib.analysis import intervals, run_data
-from lib.hyperparameters import kind_of, recorded_fields
+from lib.run.arguments import short_number
 from lib.run.checkpoint_files import numbered
 from lib.run.episodes import WINDOW, Episodes, format_return
 from lib.run.folder import in_use, read_params
-from lib.run.run_name import short_number
 from lib.system.console_log import without_folder
 
 IGNORED = ("run_name", "milestone")  # hyperparameters that do not influence training
@@ -45,10 +44,7 @@ class Group:
 def read_settings(run: Path) -> Settings:
     """Return a run's settings: those of FIRST, then script options and hyperparameters."""
     params = read_params(run)
-    # A run of an earlier version lacks the hyperparameters that were added since.
-    kind = kind_of(params["hyperparameters"])
-    defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.default != dataclasses.MISSING}
-    hyperparameters = defaults | recorded_fields(params["hyperparameters"])
+    hyperparameters = dict(params["hyperparameters"])
     for name in IGNORED:
         hyperparameters.pop(name, None)
     init = params.get("init")

@@ -31,7 +31,7 @@ def _load_factory(text: str) -> Factory:
 
 
 def _imported(path: Path) -> ModuleType:
-    """Return the module of a file; the one that --env-module has imported, if there is one."""
+    """Return the module of a file; the one that --env-id has imported, if there is one."""
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) == str(path):
             return module

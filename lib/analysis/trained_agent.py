@@ -11,14 +11,14 @@ from torch import nn
 
 from lib import dqn_extra, dqn_model
 from lib.analysis import own_network
-from lib.envs.single_env import make_env, module_of
+from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
 from lib.nets import noisy
 from lib.ppo.fast import FastModel
 from lib.ppo.model import Model
 from lib.run import checkpoint_reading
 from lib.run.checkpoint_files import BEST, LAST, find_checkpoint, numbered, step_of
-from lib.run.folder import current_commit, describe_network, read_params, require_trust
+from lib.run.folder import current_commit, describe_network, read_params, trusted_id
 from lib.run.policy import GreedyPolicy, SampledPolicy
 from lib.system.console_log import quoted
 
@@ -53,15 +53,12 @@ class TrainedAgent:
         run: Path,
         which: str = BEST,
         device: torch.device | str = "cpu",
-        module: str | None = None,
+        env_id: str | None = None,
         network: str | own_network.Factory | None = None,
     ):
         self.run = run
         params = read_params(run)
-        self.env_id = str(params["hyperparameters"].get("env_name"))
-        require_trust(run, self.env_id, module)
-        if module and not module_of(self.env_id):  # the run's script imported the module itself
-            self.env_id = f"{module}:{self.env_id}"
+        self.env_id = trusted_id(run, str(params["hyperparameters"].get("env_name")), env_id)
         self.file = find_checkpoint(run, which)
         self.step = step_of(self.file)
         recorded = params.get("network")

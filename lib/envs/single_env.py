@@ -223,7 +223,9 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         text = f"cannot make the environment {env_id!r}: {error}"
         if isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound) and not module_of(env_id):
             text += "" if text.endswith((".", "?")) else "."
-            text += " It has to be registered with gymnasium; --env-module your_package imports your_package first"
+            text += (
+                " It has to be registered with gymnasium; --env-id your_package:YourGame-v0 imports your_package first"
+            )
         elif isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound):
             text = text.rstrip(".") + _file_of(module_of(env_id))
         raise UsageError(text) from error
@@ -284,7 +286,7 @@ def _import_module_of(env_id: str) -> None:
 
     gym.make does the same, but its error message does not give the reason for a failure. The module may be
     installed, or it may be in the current folder or the project folder. The user has named it; see
-    folder.require_trust.
+    folder.trusted_id.
     """
     module = module_of(env_id)
     if not module:

@@ -19,6 +19,7 @@ import numpy as np
 from ignite.engine import Engine, Events
 from tqdm import tqdm
 
+from lib.envs.preprocessing import without_options
 from lib.envs.single_env import module_of
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
@@ -278,7 +279,7 @@ def continue_command(run: Path, env_id: str, options: RunOptions, stop_after: in
 
     For a program without our command line, return only the options.
     """
-    words = ["--resume", shown(run), *module_option(env_id)]
+    words = ["--resume", shown(run), *env_option(env_id)]
     if not options.owns_process:
         return shlex.join(words)
     limit = [] if stop_after is None else ["--stop-after", str(stop_after)]
@@ -288,14 +289,13 @@ def continue_command(run: Path, env_id: str, options: RunOptions, stop_after: in
 def tool_command(tool: str, run: Path, env_id: str, *options: str, which: str = BEST) -> str:
     """Return the command of a tool that plays the agent of a checkpoint, such as "play"; `which` as in TrainedAgent."""
     checkpoint = [] if which == BEST else ["--checkpoint", which]
-    words = [*module_option(env_id), *_network_option(run), *checkpoint, *options]
+    words = [*env_option(env_id), *_network_option(run), *checkpoint, *options]
     return command(PROJECT / "tools" / f"{tool}.py", shown(run), *words)
 
 
-def module_option(env_id: str) -> list[str]:
+def env_option(env_id: str) -> list[str]:
     """Return the option that allows the import of an environment's module; none for gymnasium's own environments."""
-    module = module_of(env_id)
-    return ["--env-module", module] if module else []
+    return ["--env-id", without_options(env_id)] if module_of(env_id) else []
 
 
 def command(script: Path, *words: str) -> str:

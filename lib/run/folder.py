@@ -32,6 +32,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import nn
 
+from lib.envs.preprocessing import without_options
 from lib.envs.single_env import module_of
 from lib.errors import UsageError
 from lib.hyperparameters import RunParameters
@@ -199,23 +200,28 @@ def places(name: str, runs_dir: Path) -> tuple[Path, ...]:
     return Path(name), runs_dir / name, files.PROJECT / name
 
 
-def require_trust(path: Path, env_id: str, module: str | None) -> None:
-    """Refuse to import a module that a run names and the user does not, because importing it runs its code.
+def trusted_id(run: Path, env_id: str, given: str | None) -> str:
+    """Return the id of a run's environment: the recorded one, or the same with the module that the user names.
+
+    Importing a module runs its code, so only a module that the user names is imported.
 
     Args:
-        path: run folder.
+        run: run folder.
         env_id: gymnasium id in the run's params.json.
-        module: module that the user names with --env-module, or None.
+        given: value of --env-id, or None.
 
     Raises:
-        UsageError: if the id names another module.
+        UsageError: if the recorded id has a module and no id is given, or if the given id is another one.
     """
-    named = module_of(env_id)
-    if named and named != module:
+    recorded, options = without_options(env_id), env_id.removeprefix(without_options(env_id))
+    if given is None and module_of(recorded):
         raise UsageError(
-            f"{path} needs the module {named!r}, and importing it runs its code. If you trust it, "
-            f"add --env-module {shlex.quote(named)}"
+            f"{run} plays {recorded}, and importing {module_of(recorded)} runs its code. If you trust it, add "
+            f"--env-id {shlex.quote(recorded)}"
         )
+    if given is not None and given.rpartition(":")[2] != recorded.rpartition(":")[2]:
+        raise UsageError(f"{run} plays {recorded}, not {given}; give --env-id {shlex.quote(recorded)}, or another run")
+    return f"{given or recorded}{options}"
 
 
 def read_params(run: Path) -> dict[str, Any]:

@@ -1,13 +1,16 @@
-"""Options of a run, as given on the command line."""
+"""Options of a run, and the types of options: functions that turn the text of an option into its value."""
 
+import argparse
 import dataclasses
-import operator
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lib.errors import UsageError, divisors
+from lib.hyperparameters import number
 from lib.system.files import PROJECT
 
 DEFAULT_RUNS_DIR = PROJECT / "runs"
@@ -52,7 +55,7 @@ class RunOptions:
         knobs: the script's own options by name. Each can be read as an attribute, too.
         owns_process: whether cli.main runs the script: the process does nothing else, and takes --resume. A book's
             script or a notebook may do other work before and after the run.
-        changes: suffix that follows the script's name in a new run's name, see run_name.changes_in_name.
+        changes: suffix that follows the script's name in a new run's name, see arguments.changes_in_name.
     """
 
     seed: int = 1
@@ -72,13 +75,11 @@ class RunOptions:
     changes: str = ""
 
     def __post_init__(self) -> None:
-        """Accept what a notebook gives: numbers of numpy, names of devices, and texts and relative paths."""
-        converted: dict[str, Any] = {"seed": operator.index(self.seed), "device": torch.device(self.device)}
+        """Accept names of devices, and texts and relative paths."""
+        object.__setattr__(self, "device", torch.device(self.device))
         for name in ("resume", "init", "runs_dir"):
             path = getattr(self, name)
-            converted[name] = None if path is None else Path(path).absolute()
-        for name, value in converted.items():
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, None if path is None else Path(path).absolute())
 
     def __getattr__(self, name: str) -> Any:
         # Unpickling looks up attributes before `knobs` is set.
@@ -91,5 +92,84 @@ class RunOptions:
 def options_of_book() -> RunOptions:
     """Return the options of a script without our command line: torch's seed, and the GPU if CUDA is initialised."""
     device = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")  # type: ignore[no-untyped-call]
-    seed = torch.initial_seed() % 2**63  # torch's seeds may exceed int64
-    return RunOptions(seed=seed, device=device, runs_dir=Path("runs").absolute())
+    return RunOptions(seed=torch.initial_seed() % 2**63, device=device, runs_dir=Path("runs"))
+
+
+def whole(text: str) -> int:
+    """Parse a whole number, which may be written as 1e5."""
+    value = _number(text)
+    if not isinstance(value, int) or abs(value) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number that fits in 64 bits")
+    return value
+
+
+def positive(text: str) -> int:
+    """Parse a whole number of at least 1."""
+    value = whole(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
+def seed(text: str) -> int:
+    """Parse a seed, a whole number from 0 to 2**32 - 1."""
+    value = whole(text)
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {2**32 - 1}")
+    return value
+
+
+def share(text: str) -> float:
+    """Parse a number from 0 to 1."""
+    value = _number(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return float(value)
+
+
+def above_zero(text: str) -> float:
+    """Parse a finite number above 0."""
+    value = _number(text)
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return float(value)
+
+
+def _number(text: str) -> int | float:
+    try:
+        return number(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from error
+
+
+def usable_device(name: str) -> torch.device:
+    """Return a device of this machine.
+
+    Raises:
+        UsageError: if this machine does not have the device.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        raise UsageError(f"unknown device {name!r}; use cpu, cuda, cuda:N or mps")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(
+            f"{name} asks for a GPU, and PyTorch {torch.__version__} finds {torch.cuda.device_count()} of them; use "
+            "the device cpu, which is the default"
+        )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UsageError("mps asks for an Apple GPU, and this machine has none; use the device cpu")
+    return device
+
+
+def quotient(option: str, whole: int, part: int) -> int:
+    """Return whole / part, for an option that has to divide a batch.
+
+    Raises:
+        UsageError: if part does not divide whole.
+    """
+    if whole % part:
+        raise UsageError(f"{option} {part} does not divide the batch of {whole}; give one of {divisors(whole)}")
+    return whole // part

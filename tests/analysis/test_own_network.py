@@ -14,7 +14,7 @@ from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
 from lib.ppo.model import Model
 from lib.run.folder import describe_network
-from running import CATCH, FAKES, assignments, folder
+from running import CATCH, assignments, folder, trusting
 
 EVALUATE, PUBLISH = Path("tools/evaluate.py"), Path("tools/publish.py")
 PARENT = Path(__file__).parents[2] / "chapter08/01_dqn_basic.py"
@@ -43,21 +43,21 @@ def test_a_run_with_its_own_network_is_played_with_that_network_or_not_at_all(an
     run = folder(tmp_path / "runs")
     option = f"--network {script}:Scaled"
     assert re.search(rf"tools/play.py \S*{run.name} .*--network \S*10_scaled.py:Scaled +#", output)
-    assert f"has a network of its own, Scaled. Add {option}, which" in refused(EVALUATE, run, *FAKES)
-    own = TrainedAgent(run, "last", module="fakes", network=f"{script}:Scaled")
+    assert f"has a network of its own, Scaled. Add {option}, which" in refused(EVALUATE, run, *trusting(run))
+    own = TrainedAgent(run, "last", env_id="fakes:Catch-v0", network=f"{script}:Scaled")
     assert type(own.policy.net).__name__ == "Scaled"
     assert "Evaluation: mean return" in answer(
-        EVALUATE, run, *FAKES, *option.split(), "--epsilon", 0.5, "--episodes", 5
+        EVALUATE, run, *trusting(run), *option.split(), "--epsilon", 0.5, "--episodes", 5
     )
     model = tmp_path / "model"
-    answer(PUBLISH, run, model, *FAKES, *option.split(), "--checkpoint", "last", "--episodes", 1)
+    answer(PUBLISH, run, model, *trusting(run), *option.split(), "--checkpoint", "last", "--episodes", 1)
     assert str(tmp_path) not in (model / "params.json").read_text()
-    assert f"{model.name} --env-module fakes --network 10_scaled.py:Scaled" in (model / "README.md").read_text()
+    assert f"{model.name} --env-id fakes:Catch-v0 --network 10_scaled.py:Scaled" in (model / "README.md").read_text()
     other = tmp_path / "11_other.py"
     other.write_text(script.read_text().replace("class Scaled", "class Other"))
     wrong = r"--network \S*11_other.py:Other does not build the network of \S+: the run's network was a Scaled"
     with pytest.raises(UsageError, match=wrong):
-        TrainedAgent(run, "last", module="fakes", network=f"{other}:Other")
+        TrainedAgent(run, "last", env_id="fakes:Catch-v0", network=f"{other}:Other")
 
 
 def test_a_network_of_a_numbered_script_can_become_torchscript(tmp_path):
@@ -87,8 +87,8 @@ def test_a_network_of_a_notebooks_cell_has_to_be_moved_into_a_file_or_is_given_i
     monkeypatch.setattr("sys.argv", ["/project/launcher.py"])
     kind = type("Cell", (torch.nn.Linear,), {"__module__": "__main__"})
     assert describe_network(kind(3, 2)) == {"class": "Cell", "builder": "/project/launcher.py:NAME"}
-    agent = TrainedAgent(trained_run, module="fakes", network=lambda space, n_actions: Model(space, n_actions))
-    expected = TrainedAgent(trained_run, module="fakes").policy.net.state_dict()
+    agent = TrainedAgent(trained_run, env_id="fakes:Shown-v0", network=lambda space, n_actions: Model(space, n_actions))
+    expected = TrainedAgent(trained_run, env_id="fakes:Shown-v0").policy.net.state_dict()
     assert all(torch.equal(weights, expected[name]) for name, weights in agent.policy.net.state_dict().items())
 
 

@@ -79,13 +79,13 @@ def test_an_error_of_the_environment_is_not_taken_for_another_version(original_r
     monkeypatch.setattr(fakes.Shown, "reset", reset)
     single_env._masked.clear()
     with pytest.raises(KeyError, match="level_7"):
-        TrainedAgent(original_run, module="fakes")
+        TrainedAgent(original_run, env_id="fakes:Shown-v0")
 
 
 @pytest.mark.slow
 def test_a_run_whose_script_imported_the_module_itself_needs_the_module(trained_run):
     edit_params(trained_run, lambda params: params["hyperparameters"].update(env_name="Shown-v0"))
-    assert TrainedAgent(trained_run, module="fakes").env_id == "fakes:Shown-v0"
+    assert TrainedAgent(trained_run, env_id="fakes:Shown-v0").env_id == "fakes:Shown-v0"
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import ptan
 import ptan.ignite as ptan_ignite
 import torch
 from ignite.engine import Engine
-from torch import nn, optim
+from torch import optim
 
 import fakes  # noqa: F401 - registers the environment
 from lib import common, dqn_extra, dqn_model
@@ -26,25 +26,7 @@ BEST = common.Hyperparams(
     gamma=0.98,
     episodes_to_solve=340,
 )
-
-NETS = {
-    "basic": dqn_model.DQN,
-    "noisy": dqn_extra.NoisyDQN,
-    "prio": dqn_model.DQN,
-    "dueling": dqn_extra.DuelingDQN,
-    "distrib": dqn_extra.DistributionalDQN,
-    "rainbow": dqn_extra.RainbowDQN,
-}
-
-
-def calc_loss_distrib(batch, net, tgt_net, gamma, device):
-    states, actions, rewards, dones, next_states = common.unpack_batch(batch)
-    next_logits, next_q = tgt_net.both(torch.as_tensor(next_states).to(device))
-    best = next_q.max(1)[1].data.cpu().numpy()
-    next_distr = tgt_net.apply_softmax(next_logits).data.cpu().numpy()[range(len(batch)), best]
-    projected = torch.tensor(dqn_extra.distr_projection(next_distr, rewards, dones, gamma)).to(device)
-    logits = net(torch.as_tensor(states).to(device))[range(len(batch)), torch.as_tensor(actions)]
-    return -(nn.functional.log_softmax(logits, dim=1) * projected).sum(dim=1).mean()
+NETS = {"basic": dqn_model.DQN, "rainbow": dqn_extra.RainbowDQN}
 
 
 def calc_loss_prio(batch, weights, net, tgt_net, gamma, device):
@@ -60,18 +42,17 @@ def calc_loss_prio(batch, weights, net, tgt_net, gamma, device):
 
 
 def train(params: common.Hyperparams, device: torch.device, extra: dict) -> tt.Optional[int]:
-    kind = extra["kind"]
-    prio = kind in ("prio", "rainbow")
+    rainbow = extra["kind"] == "rainbow"
     env = gym.make(params.env_name)
-    net = NETS[kind](env.observation_space.shape, env.action_space.n).to(device)
+    net = NETS[extra["kind"]](env.observation_space.shape, env.action_space.n).to(device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     tracker = common.EpsilonTracker(selector, params)
-    if kind in ("noisy", "rainbow"):
+    if rainbow:
         selector = ptan.actions.ArgmaxActionSelector()
-    agent = ptan.agent.DQNAgent((lambda x: net.qvals(x)) if kind == "distrib" else net, selector, device=device)
+    agent = ptan.agent.DQNAgent(net, selector, device=device)
     exp_source = ptan.experience.ExperienceSourceFirstLast(env, agent, gamma=params.gamma, env_seed=common.SEED)
-    if prio:
+    if rainbow:
         buffer = dqn_extra.PrioReplayBuffer(exp_source, params.replay_size, extra["alpha"])
     else:
         buffer = ptan.experience.ExperienceReplayBuffer(exp_source, buffer_size=params.replay_size)
@@ -80,51 +61,37 @@ def train(params: common.Hyperparams, device: torch.device, extra: dict) -> tt.O
 
     def process_batch(engine, batch):
         optimizer.zero_grad()
-        if prio:
+        if rainbow:
             batch, indices, weights = batch
             loss, priorities = calc_loss_prio(batch, weights, net, tgt_net.target_model, params.gamma, device)
             buffer.update_priorities(indices, priorities)
             buffer.update_beta(engine.state.iteration)
-        elif kind == "distrib":
-            loss = calc_loss_distrib(batch, net, tgt_net.target_model, params.gamma, device)
         else:
             loss = common.calc_loss_dqn(batch, net, tgt_net.target_model, gamma=params.gamma, device=device)
         loss.backward()
         optimizer.step()
-        if kind in ("noisy", "rainbow"):
-            net.reset_noise()
         tracker.frame(engine.state.iteration)
         if engine.state.iteration % params.target_net_sync == 0:
             tgt_net.sync()
-        metrics = engine.state.metrics
-        if engine.state.iteration % 50 == 0 and kind == "basic":
+        if engine.state.iteration % 50 == 0 and not rainbow:
             states = np.asarray([np.asarray(each.state) for each in buffer.sample(200)])
-            metrics["values"] = common.calc_values_of_states(states, net, device)
-        if engine.state.iteration % 50 == 0 and kind == "dueling":
-            adv, val = net.adv_val(torch.as_tensor(np.asarray([each.state for each in batch])).to(device))
-            metrics["adv"], metrics["val"] = adv.mean().item(), val.mean().item()
-        if engine.state.iteration % 50 == 0 and kind == "noisy":
-            metrics["snr_1"], metrics["snr_2"] = net.noisy_layers_sigma_snr()
+            engine.state.metrics["values"] = common.calc_values_of_states(states, net, device)
         return {"loss": loss.item()}
 
     engine = Engine(process_batch)
-    common.setup_ignite(engine, params, exp_source, f"book={kind}", extra_metrics=extra["metrics"])
+    metrics = () if rainbow else ("values",)
+    common.setup_ignite(engine, params, exp_source, f"book={extra['kind']}", metrics, tuner_reward_episode=200)
 
     @engine.on(ptan_ignite.EpisodeEvents.EPISODE_COMPLETED)
     def episode_completed(trainer):
-        metrics = trainer.state.metrics
-        assert metrics["avg_fps"] >= 0.0
-        assert metrics["time_passed"] > 0.0
+        assert trainer.state.metrics["avg_fps"] >= 0.0
+        assert trainer.state.metrics["time_passed"] > 0.0
         seen.append((trainer.state.episode, trainer.state.episode_reward, trainer.state.episode_steps))
 
     @engine.on(ptan_ignite.PeriodEvents.ITERS_100_COMPLETED)
     def hundred(trainer):
         assert trainer.state.iteration % 100 == 0
         seen.append("hundred")
-
-    @engine.on(ptan_ignite.EpisodeEvents.BOUND_REWARD_REACHED)
-    def solved(trainer):
-        print("bound", trainer.state.solved, f"{trainer.state.metrics['avg_reward']:.3f}")
 
     result = engine.run(common.batch_generator(buffer, params.replay_initial, params.batch_size))
     assert seen.count("hundred") == result.iteration // 100
@@ -139,6 +106,5 @@ if __name__ == "__main__":
     parser = common.argparser()
     parser.add_argument("--kind", choices=NETS, default="basic")
     args = parser.parse_args()
-    metrics = {"basic": ("values",), "dueling": ("adv", "val"), "noisy": ("snr_1", "snr_2")}.get(args.kind, ())
-    extra = {"kind": args.kind, "alpha": 0.6, "metrics": metrics}
+    extra = {"kind": args.kind, "alpha": 0.6}
     common.train_or_tune(args, train, BEST, extra_params=extra, extra_space=extra)

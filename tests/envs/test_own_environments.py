@@ -2,7 +2,7 @@
 
 import pytest
 
-from running import FAKES, PROJECT, assignments, folder
+from running import PROJECT, assignments, folder
 
 SCRIPTS = sorted(
     path.relative_to(PROJECT) for name in ("chapter0*", "distributed") for path in PROJECT.glob(f"{name}/[0-9]*.py")
@@ -34,10 +34,20 @@ def short_run(script, env_id):
 )
 def test_every_script_runs_on_own_environments_and_never_takes_an_invalid_action(script, env_id, answer, tmp_path):
     """fakes.Shape raises an error if an action is not allowed."""
-    answer(script, *short_run(script, env_id), *FAKES, "--runs-dir", tmp_path, code=0)
+    answer(script, *short_run(script, f"fakes:{env_id}"), "--runs-dir", tmp_path, code=0)
     episodes = (folder(tmp_path) / "episodes.csv").read_text().splitlines()
     assert len(episodes) > 10
-    answer(PROJECT / "tools/evaluate.py", folder(tmp_path), *FAKES, "--episodes", 2, "--epsilon", 0.5, "--quiet")
+    answer(
+        PROJECT / "tools/evaluate.py",
+        folder(tmp_path),
+        "--env-id",
+        f"fakes:{env_id}",
+        "--episodes",
+        2,
+        "--epsilon",
+        0.5,
+        "--quiet",
+    )
 
 
 def test_a_module_that_fails_to_import_is_refused_with_the_reason(refused, tmp_path, monkeypatch):
@@ -52,7 +62,7 @@ def test_a_module_that_fails_to_import_is_refused_with_the_reason(refused, tmp_p
         ("unwritten_module", f"SyntaxError: '(' was never closed (line 2 of {tmp_path}/unwritten_module.py)"),
         ("leaving_module", "SystemExit: 3 (line 3 of"),
     ):
-        message = refused(script, "--env-id", "Chain-v0", "--env-module", module, "--runs-dir", tmp_path / "runs")
+        message = refused(script, "--env-id", f"{module}:Chain-v0", "--runs-dir", tmp_path / "runs")
         assert f"the module '{module}' of '{module}:Chain-v0' fails to import: {reason}" in message
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "mygame.py").touch()
@@ -62,7 +72,5 @@ def test_a_module_that_fails_to_import_is_refused_with_the_reason(refused, tmp_p
         ("antigravity2", ""),
         ("sched", "'sched' was found at"),
     ):
-        message = refused(script, "--env-id", "NoChain-v0", "--env-module", module, "--runs-dir", tmp_path / "runs")
+        message = refused(script, "--env-id", f"{module}:NoChain-v0", "--runs-dir", tmp_path / "runs")
         assert found in message
-    assert "--env-module fakes needs --env-id" in refused(script, "--env-module", "fakes")
-    assert "names a module already" in refused(script, "--env-module", "fakes", "--env-id", "fakes:Chain-v0")

@@ -10,7 +10,7 @@ from lib.envs.atari import reset_with_no_ops
 from lib.envs.single_env import make_env
 from lib.envs.vector_env import make_vector_env
 from lib.errors import UsageError
-from running import FAKES, assignments, checkpoint_of, folder, resuming, run
+from running import assignments, checkpoint_of, folder, resuming, run, trusting
 
 PONG = "PongNoFrameskip-v4"
 WRAPPERS = Path("chapter09/04_wrappers.py")
@@ -88,7 +88,7 @@ def test_a_run_with_options_is_resumed_and_evaluated_in_the_same_environment(tmp
     process = run(WRAPPERS, *resuming(path), "--stop-after", 80, "--quiet", "--runs-dir", tmp_path)
     assert process.returncode == 0, process.stderr
     assert checkpoint_of(path)["net"]["conv.0.weight"].shape[1] == 2
-    process = run(Path("tools/evaluate.py"), path, *FAKES, "--checkpoint", "last", "--episodes", 1)
+    process = run(Path("tools/evaluate.py"), path, *trusting(path), "--checkpoint", "last", "--episodes", 1)
     assert process.returncode == 0, process.stderr
     assert "return" in process.stdout
 

@@ -25,6 +25,7 @@ from running import (
     folder,
     run,
     start_program,
+    trusting,
 )
 
 PPO = Path("distributed/01_ppo.py")
@@ -270,7 +271,7 @@ def test_a_run_may_change_between_both_when_it_is_resumed(tmp_path):
     process = run(PPO, *small, "--stop-after", 128, "--quiet", "--runs-dir", halves, "--async-envs")
     assert process.returncode == 0, process.stderr
     path = folder(halves)
-    process = run(PPO, "--resume", path, "--env-module", "examples.snake", "--stop-after", 256, "--async-envs")
+    process = run(PPO, "--resume", path, *trusting(path), "--stop-after", 256, "--async-envs")
     assert process.returncode == 0, process.stderr
     assert differences(checkpoint_of(folder(whole)), checkpoint_of(path)) == []
     assert episodes_of(folder(whole)) == episodes_of(path)

@@ -129,7 +129,7 @@ def test_a_run_goes_on_with_what_it_does_not_record_unless_it_is_complete_or_has
         return next_steps(path, "fakes:Catch-v0", options, **state | changed)
 
     given = "--record-every 5 --address 10.0.0.1:6379 --no-async-envs --engine ray"
-    words = commands()["continue the run"].partition("--env-module fakes ")[2]
+    words = commands()["continue the run"].partition("--env-id fakes:Catch-v0 ")[2]
     assert words == f"{given} --stop-after 400"
     assert commands(steps=400)["continue the run"].endswith(given)
     usual = ["watch it play", "create a report"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from running import FAKES, checkpoint_of, differences, resuming, run
+from running import SHOWN, checkpoint_of, differences, resuming, run
 
 EVALUATE, REPORT, COMPARE = (Path(f"tools/{name}.py") for name in ("evaluate", "report", "compare"))
 PPO = Path("distributed/01_ppo.py")
@@ -54,7 +54,7 @@ def test_any_damage_ends_clearly_or_changes_nothing(ends, original_run, uninterr
     for script, options in (
         (COMPARE, (damaged, original_run)),
         (REPORT, (damaged, "--output", tmp_path / "report")),
-        (EVALUATE, (damaged, *FAKES, "--quiet")),
+        (EVALUATE, (damaged, *SHOWN, "--quiet")),
         (PPO, (*resuming(damaged), "--stop-after", 1408, "--quiet")),
     ):
         code, _, errors = ends(script, *options)

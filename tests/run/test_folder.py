@@ -11,7 +11,7 @@ import pytest
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import folder
-from lib.run.folder import GrowingFiles, RunFolder, find, in_use, read_params, require_trust
+from lib.run.folder import GrowingFiles, RunFolder, find, in_use, read_params, trusted_id
 from lib.run.options import RunOptions
 from lib.system import files
 from running import PROJECT, first_line, full_disk, start_program
@@ -153,8 +153,8 @@ def test_a_run_is_found_by_its_name_or_path_and_a_model_from_any_folder(tmp_path
 
 
 def test_a_module_that_only_the_run_names_is_quoted_because_a_stranger_may_have_chosen_it(tmp_path):
-    with pytest.raises(UsageError, match=r"add --env-module 'x; touch y'$"):
-        require_trust(tmp_path, "x; touch y:Game-v0", None)
+    with pytest.raises(UsageError, match=r"add --env-id 'x; touch y:Game-v0'$"):
+        trusted_id(tmp_path, "x; touch y:Game-v0", None)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

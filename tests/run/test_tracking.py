@@ -118,7 +118,7 @@ def test_a_refused_tracker_changes_no_run(ends, refused, monkeypatch, tmp_path):
         raise ValueError("no account")
 
     monkeypatch.setitem(tracking.TRACKERS, "wandb", refuse)
-    for start in (("--resume", path, "--env-module", "fakes", "--quiet"), (*options, "--runs-dir", tmp_path)):
+    for start in ((*resuming(path), "--quiet"), (*options, "--runs-dir", tmp_path)):
         assert "no account" in refused(PPO, *start, "--track", "wandb", "--stop-after", 1280)
         assert folder(tmp_path) == path  # a new run leaves no folder
     assert contents(path) == before

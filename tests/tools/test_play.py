@@ -11,7 +11,7 @@ import pytest
 import fakes
 from finished_runs import edit_params
 from lib.analysis.window import Window, WindowClosed
-from running import FAKES, WITHOUT_DISPLAY, run
+from running import SHOWN, WITHOUT_DISPLAY, run
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ def test_videos_are_recorded_without_a_display(trained_run):
     (trained_run / "videos").mkdir()
     (trained_run / "videos" / "play-1280-episode-1.99999999.part.webm").touch()  # of a process that was killed
     process = run(
-        PLAY, trained_run, *FAKES, "--record", "--episodes", 2, "--scores", "--checkpoint", "last", env=WITHOUT_DISPLAY
+        PLAY, trained_run, *SHOWN, "--record", "--episodes", 2, "--scores", "--checkpoint", "last", env=WITHOUT_DISPLAY
     )
     assert (process.returncode, process.stderr) == (0, "")
     printed = re.findall(r"Episode (\d): return (-?1), 6 steps\n(.*)", process.stdout)
@@ -47,7 +47,7 @@ def test_a_window_refuses_what_is_no_frame(refused, monkeypatch, original_run, f
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     monkeypatch.setattr(fakes.Shown, "render", lambda env: frame)
-    message = refused(PLAY, original_run, *FAKES, "--scores")
+    message = refused(PLAY, original_run, *SHOWN, "--scores")
     assert "error: render() gave " in message
     assert "; frames have to be (height, width, 3) uint8" in message
 
@@ -57,7 +57,7 @@ def test_a_window_writes_nothing(answer, monkeypatch, original_run):
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     before = set(original_run.rglob("*"))
     assert re.fullmatch(
-        r"Playing in a window\..*\nEpisode 1: return -?1, 6 steps\n", answer(PLAY, original_run, *FAKES, "--scores")
+        r"Playing in a window\..*\nEpisode 1: return -?1, 6 steps\n", answer(PLAY, original_run, *SHOWN, "--scores")
     )
     assert set(original_run.rglob("*")) == before
 
@@ -92,19 +92,19 @@ def test_closing_the_window_ends_the_program_without_an_error(answer, monkeypatc
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     monkeypatch.setattr(Window, "show", close)
-    assert "Episode" not in answer(PLAY, original_run, *FAKES)
+    assert "Episode" not in answer(PLAY, original_run, *SHOWN)
 
 
 def test_a_window_needs_pygame(refused, monkeypatch, original_run):
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setitem(sys.modules, "pygame", None)
-    assert "pip install pygame-ce" in refused(PLAY, original_run, *FAKES)
+    assert "pip install pygame-ce" in refused(PLAY, original_run, *SHOWN)
 
 
 def test_a_display_that_does_not_answer_is_reported(refused, monkeypatch, original_run):
     monkeypatch.setenv("DISPLAY", ":77")
     monkeypatch.setenv("SDL_VIDEODRIVER", "x11")
-    assert "no window can be opened: " in refused(PLAY, original_run, *FAKES)
+    assert "no window can be opened: " in refused(PLAY, original_run, *SHOWN)
 
 
 def test_an_invisible_driver_is_not_taken_for_a_display(refused, monkeypatch, original_run):
@@ -114,7 +114,7 @@ def test_an_invisible_driver_is_not_taken_for_a_display(refused, monkeypatch, or
     monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
     monkeypatch.setattr(pygame.display, "init", lambda: None)
     monkeypatch.setattr(pygame.display, "get_driver", lambda: "offscreen")
-    assert "the display :77 does not answer; --record" in refused(PLAY, original_run, *FAKES)
+    assert "the display :77 does not answer; --record" in refused(PLAY, original_run, *SHOWN)
 
 
 @pytest.mark.parametrize(
@@ -129,11 +129,11 @@ def test_an_invisible_driver_is_not_taken_for_a_display(refused, monkeypatch, or
 def test_wrong_use_is_explained(refused, monkeypatch, original_run, options, facts):
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    assert facts in refused(PLAY, original_run, *FAKES, *options)
+    assert facts in refused(PLAY, original_run, *SHOWN, *options)
 
 
 def test_an_environment_that_cannot_render_is_refused(refused, trained_run):
     edit_params(trained_run, lambda params: params["hyperparameters"].update(env_name="fakes:Catch-v0"))
-    message = refused(PLAY, trained_run, *FAKES, "--record")
+    message = refused(PLAY, trained_run, *SHOWN, "--record")
     assert "fakes:Catch-v0" in message
     assert "render_modes are []" in message

@@ -11,7 +11,7 @@ import torch
 
 from lib.run import checkpoint_reading
 from lib.run.folder import read_params, write_json
-from running import BASELINE, FAKES, PROJECT, SMALL_DQN, SMALL_PPO, contents, folder, resuming
+from running import BASELINE, PROJECT, SHOWN, SMALL_DQN, SMALL_PPO, contents, folder, resuming
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ def equal(one, other):
 
 @pytest.fixture
 def model(answer, original_run, tmp_path):
-    options = (*FAKES, "--seed", 7, "--episodes", 10)
+    options = (*SHOWN, "--seed", 7, "--episodes", 10)
     answer(PUBLISH, original_run, tmp_path / "models/well shown", *options)
     return tmp_path / "models/well shown"
 
@@ -49,17 +49,17 @@ def test_a_model_holds_the_best_network_and_a_card(answer, model, original_run):
     card = (model / "README.md").read_text()
     assert f"**{evaluation['mean']:.2f}**" in card
     assert f"| {int(best.stem.removeprefix('best-')):,} |" in card
-    assert "    tools/play.py 'path/to/well shown' --env-module fakes\n" in card
+    assert "    tools/play.py 'path/to/well shown' --env-id fakes:Shown-v0\n" in card
     assert "--runs-dir" not in card + (model / "params.json").read_text()
     again = model.parent / "again.json"
-    assert "    tools/evaluate.py 'path/to/well shown' --env-module fakes --seed 7 --episodes 10\n" in card
-    answer(EVALUATE, model, *FAKES, "--episodes", 10, "--seed", 7, "--quiet", "--output", again)
+    assert "    tools/evaluate.py 'path/to/well shown' --env-id fakes:Shown-v0 --seed 7 --episodes 10\n" in card
+    answer(EVALUATE, model, *SHOWN, "--episodes", 10, "--seed", 7, "--quiet", "--output", again)
     assert json.loads(again.read_text())["returns"] == evaluation["returns"]
 
 
 def test_a_card_says_how_many_games_reached_the_limit(answer, original_run, tmp_path, monkeypatch):
     monkeypatch.setattr("lib.run.episode_player.MAX_STEPS", 2)
-    answer(PUBLISH, original_run, tmp_path / "model", *FAKES, "--episodes", 3)
+    answer(PUBLISH, original_run, tmp_path / "model", *SHOWN, "--episodes", 3)
     assert "3 of these games were cut at" in (tmp_path / "model/README.md").read_text()
 
 
@@ -70,7 +70,7 @@ def test_the_card_of_a_resumed_run_has_no_limit_of_a_session(answer, trained_run
     first["argv"] += ["--cuda", "--set", "gamma=0.9", "--device=cpu", "--device", "cpu"]
     second = first | {"machine": first["machine"] | {"device": "Some GPU"}}
     write_json(trained_run / "params.json", params | {"sessions": [first, second]})
-    answer(PUBLISH, trained_run, tmp_path / "model", *FAKES, "--episodes", 1)
+    answer(PUBLISH, trained_run, tmp_path / "model", *SHOWN, "--episodes", 1)
     [trained_by] = [line for line in (tmp_path / "model/README.md").read_text().splitlines() if "trained by" in line]
     assert not [option for option in ("--stop-after", "--cuda", "--device") if option in trained_by]
     assert "--set gamma=0.9`" in trained_by
@@ -78,25 +78,25 @@ def test_the_card_of_a_resumed_run_has_no_limit_of_a_session(answer, trained_run
 
 
 def test_only_a_model_is_replaced(answer, refused, model, original_run):
-    answer(PUBLISH, original_run, model, *FAKES, "--episodes", 2)
+    answer(PUBLISH, original_run, model, *SHOWN, "--episodes", 2)
     assert json.loads((model / "evaluation.json").read_text())["episodes"] == 2
     (model / "thesis.txt").write_text("mine")
-    assert f"{model} holds thesis.txt, which would be lost" in refused(PUBLISH, original_run, model, *FAKES)
+    assert f"{model} holds thesis.txt, which would be lost" in refused(PUBLISH, original_run, model, *SHOWN)
     assert (model / "thesis.txt").exists()
 
 
 def test_the_users_own_checkpoints_and_readme_are_not_replaced(refused, model, original_run, tmp_path):
     (model / "checkpoints/thesis.ckpt").touch()
-    message = refused(PUBLISH, original_run, model, *FAKES)
+    message = refused(PUBLISH, original_run, model, *SHOWN)
     assert f"{model} holds checkpoints/thesis.ckpt, which would be lost" in message
     (tmp_path / "share").mkdir()
     (tmp_path / "share/README.md").write_text("mine")
-    assert "holds README.md, which would be lost" in refused(PUBLISH, original_run, tmp_path / "share", *FAKES)
+    assert "holds README.md, which would be lost" in refused(PUBLISH, original_run, tmp_path / "share", *SHOWN)
 
 
 def test_a_model_is_not_published_over_itself(refused, model):
     before = contents(model)
-    message = refused(PUBLISH, model, model.parent / "." / model.name, *FAKES, "--episodes", 1)
+    message = refused(PUBLISH, model, model.parent / "." / model.name, *SHOWN, "--episodes", 1)
     assert "is the folder to publish; give another one" in message
     assert contents(model) == before
 
@@ -112,14 +112,14 @@ def test_a_model_that_cannot_be_written_is_refused_before_it_plays(refused, orig
 def test_a_model_with_a_link_is_not_replaced(refused, model, original_run, tmp_path):
     (model / "checkpoints").rename(tmp_path / "elsewhere")
     (model / "checkpoints").symlink_to(tmp_path / "elsewhere")
-    assert "checkpoints is a symbolic link" in refused(PUBLISH, original_run, model, *FAKES, "--episodes", 1)
+    assert "checkpoints is a symbolic link" in refused(PUBLISH, original_run, model, *SHOWN, "--episodes", 1)
     assert list((tmp_path / "elsewhere").glob("*.pt"))
 
 
 def test_a_model_of_the_newest_checkpoint_has_no_more_than_one_of_the_best(ends, model, trained_run):
     sizes = {}
     for which in ("best", "last"):
-        assert ends(PUBLISH, trained_run, model, *FAKES, "--episodes", 1, "--checkpoint", which)[0] == 0
+        assert ends(PUBLISH, trained_run, model, *SHOWN, "--episodes", 1, "--checkpoint", which)[0] == 0
         [file] = (model / "checkpoints").glob("*.pt")
         sizes[which] = file.stat().st_size
         assert set(checkpoint_reading.load(file)) == {"net", "iteration"}
@@ -137,7 +137,7 @@ def test_a_full_disk_leaves_the_old_model(ends, model, trained_run, monkeypatch,
         replace(temporary, target)
 
     monkeypatch.setattr(Path, "replace", fail)
-    code, _, errors = ends(PUBLISH, trained_run, model, *FAKES, "--episodes", 1, "--checkpoint", "last")
+    code, _, errors = ends(PUBLISH, trained_run, model, *SHOWN, "--episodes", 1, "--checkpoint", "last")
     assert code == 1
     assert re.search(rf"No space left on device: .*/{full_at}\. .*make room", errors)
     assert contents(model) == before

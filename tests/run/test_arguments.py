@@ -1,0 +1,274 @@
+"""Command lines of new and resumed runs, and the names of runs."""
+
+import dataclasses
+import json
+import pickle
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+import torch
+
+from finished_runs import edit_params
+from lib import cli
+from lib.errors import UsageError
+from lib.hyperparameters import HYPERPARAMS, PPO_FAST_HYPERPARAMS, PPO_HYPERPARAMS
+from lib.run.folder import RunFolder, read_params
+from lib.run.options import RunOptions
+from running import PROJECT
+
+PONG = HYPERPARAMS["pong"]
+TUNED = PROJECT / "configs/pong-cpu.json"
+
+
+def parser(table=HYPERPARAMS, named=None):
+    """Return the parser of a script with some options of its own."""
+    parser = cli.parser("Summary.\n\nRest.", table, named)
+    parser.add_argument("--envs", type=cli.positive, default=3)
+    parser.add_argument("--speed", choices=("low", "high"), default="low")
+    parser.add_argument("--without", choices=("noisy", "double"), action="append", default=[])
+    parser.add_argument("--fast", action="store_true")
+    cli.add_env_option(parser)
+    cli.add_engine_options(parser, "players", "block")
+    return parser
+
+
+def resolve(*argv, script="02_n_envs", **options):
+    return cli.resolve(parser(**options), list(map(str, argv)), script)
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Function that writes a --config file and returns its path."""
+
+    def write(**content):
+        (tmp_path / "mine.json").write_text(json.dumps(content))
+        return tmp_path / "mine.json"
+
+    return write
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The folder of a run with --seed 7 --set batch_size=8 --envs 4 --without noisy."""
+    new = ("--seed", 7, "--set", "batch_size=8", "--envs", 4, "--without", "noisy", "--runs-dir", tmp_path)
+    folder = RunFolder("02_n_envs", *resolve(*new))
+    folder.close()
+    return folder.path
+
+
+def test_a_script_has_the_books_hyperparameters_and_its_options_as_attributes():
+    params, args = resolve()
+    assert params == PONG
+    assert (args.envs, args.without, args.seed, args.game) == (3, [], 1, "pong")
+    assert resolve("--game", "breakout")[0] == HYPERPARAMS["breakout"]
+    with pytest.raises(AttributeError, match="no option 'players'"):
+        _ = args.players
+    assert pickle.loads(pickle.dumps(args)) == args  # the options are sent to other processes
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--set", "batchsize=3"], "--set takes FIELD=VALUE, not 'batchsize=3'; the fields are env_name, stop_reward"),
+        (["--set", "batch_size=3.5"], "--set: batch_size is 3.5; it has to be a whole number"),
+        (["--set", "env_name=Acrobot-v1"], "would keep the goal and the name of another game; use --env-id"),
+        (["--game", "chess"], "unknown game 'chess'; choose one of pong, breakout-small, breakout, invaders"),
+        (["--game", "own"], "unknown game 'own'; choose one of pong"),
+        (["--env-id", ""], "--env-id '' names no environment"),
+        (["--device", "abacus"], "unknown device 'abacus'; use cpu, cuda"),
+        (["--stop-after", "10000"], "within the warm-up of 10000 steps"),
+        (["--stop-after", "0"], "argument --stop-after: 0 is below 1"),
+        (["--stop-after", "1.5e0"], "'1.5e0' is not a whole number"),
+        (["--stop-after", "many"], "'many' is not a number"),
+        (["--seed", "5000000000"], "5000000000 is not between 0 and 4294967295"),
+        (["--resume", "no-such-run"], "no run 'no-such-run'"),
+        (["--resume", str(Path(__file__).parent)], "not a run: it has no params.json"),
+        (["--gam", "pong"], "unrecognized arguments: --gam pong"),
+    ],
+)
+def test_wrong_use_is_reported_in_one_line_with_the_allowed_values(argv, message):
+    with pytest.raises(UsageError) as error:
+        resolve(*argv)
+    assert message in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("argv", [["--cuda"], ["--device", "cuda:1"]])
+def test_a_missing_gpu_is_reported_with_the_cpu_as_the_alternative(argv):
+    with pytest.raises(UsageError, match="use the device cpu"):
+        resolve(*argv)
+
+
+@pytest.mark.parametrize("table", [PPO_HYPERPARAMS, PPO_FAST_HYPERPARAMS])
+def test_ppo_has_plain_settings_for_another_environment_unless_a_game_is_given(table):
+    own, args = resolve("--env-id", "CartPole-v1", table=table)
+    assert own == dataclasses.replace(table["own"], env_name="CartPole-v1", run_name="CartPole-v1", stop_reward=475.0)
+    assert args.changes == ""
+    assert resolve("--env-id", "CartPole-v1", "--game", "pong", table=table)[0].gamma == table["pong"].gamma
+    with pytest.raises(UsageError, match="needs --env-id"):
+        resolve("--game", "own", table=table)
+
+
+def test_another_environment_has_the_goal_that_it_is_registered_with_unless_another_is_set():
+    assert resolve("--env-id", "CartPole-v1")[0].stop_reward == 475.0
+    assert resolve("--env-id", "CartPole-v1", "--set", "stop_reward=2")[0].stop_reward == 2.0
+    assert resolve("--env-id", "examples.snake:Snake")[0].stop_reward == 7.0  # gymnasium makes the newest version
+    params = resolve("--env-id", "ALE/Freeway-v5")[0]
+    assert (params.run_name, params.stop_reward, params.milestone) == ("ALE-Freeway-v5", None, None)
+
+
+def test_a_config_sets_hyperparameters_and_options_and_the_command_line_wins(config):
+    file = config(learning_rate=0.0003, gamma=0.9, envs=5, speed="high", without=["noisy"], fast=True)
+    params, args = resolve("--config", file, "--set", "gamma=0.95", "--speed", "low")
+    assert (params.learning_rate, params.gamma) == (0.0003, 0.95)
+    assert (args.envs, args.speed, args.without, args.fast) == (5, "low", ["noisy"], True)
+
+
+def test_set_overrides_a_config_before_both_are_checked(config):
+    file = config(replay_initial=200_000, gamma=5)
+    params, _ = resolve("--config", file, "--set", "replay_size=300000", "--set", "gamma=0.9")
+    assert (params.replay_initial, params.gamma) == (200_000, 0.9)
+    with pytest.raises(UsageError, match="replay_initial is 200000; it has to be at most replay_size"):
+        resolve("--config", file, "--set", "gamma=0.9")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"gama": 0.9, "envs": 2}', "gama is unknown; the names are env_name, "),
+        ('{"batch_size": "many"}', "--config: batch_size is 'many'; it has to be a whole number"),
+        ('{"envs": 0}', "argument --envs: 0 is below 1"),
+        ("[1]", "cannot be read: it holds a list, not an object"),
+        ("{", "cannot be read: "),
+        (None, "cannot be read: "),
+    ],
+)
+def test_a_config_with_unknown_or_wrong_entries_is_refused(tmp_path, content, message):
+    file = tmp_path / "mine.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(UsageError, match=message):
+        resolve("--config", file)
+
+
+def test_only_env_id_and_game_decide_about_the_environment(config):
+    """Otherwise the goal and the name of the run would be those of another environment."""
+    file = config(env_name="CartPole-v1", stop_reward=300.0, gamma=0.5)
+    message = "its env_name is 'CartPole-v1', and this run plays PongNoFrameskip-v4; give --game or --env-id"
+    with pytest.raises(UsageError, match=message):
+        resolve("--config", file)
+    assert resolve("--config", file, "--env-id", "CartPole-v1")[0].stop_reward == 300.0
+    params = resolve("--config", file, "--env-id", "MountainCar-v0")[0]
+    assert (params.env_name, params.gamma, params.stop_reward) == ("MountainCar-v0", 0.5, -110.0)
+
+
+def test_the_settings_of_a_run_can_be_used_again(run):
+    edit_params(run, lambda params: params["hyperparameters"].update(env_name="PongNoFrameskip-v4?stack=2"))
+    params, args = resolve("--config", run / "params.json", "--seed", 9)
+    assert params == dataclasses.replace(PONG, batch_size=8)  # the options of the preprocessing are the script's own
+    assert (args.envs, args.without, args.seed) == (4, ["noisy"], 9)
+
+
+@pytest.mark.parametrize("argv", [[], ["--resume"]])
+def test_set_help_shows_the_values_of_this_command_line(run, capsys, argv):
+    with pytest.raises(SystemExit) as end:
+        resolve(*argv, *([run] if argv else ["--set", "batch_size=8"]), "--set", "help")
+    assert end.value.code == 0
+    assert "batch_size=8                transitions sampled per" in capsys.readouterr().out
+
+
+def test_a_resume_takes_all_settings_from_the_run_and_accepts_equal_ones(run):
+    params, args = resolve("--resume", run)
+    assert (params.batch_size, args.seed, args.game, args.envs, args.without) == (8, 7, "pong", 4, ["noisy"])
+    again = ("--seed", 7, "--set", "batch_size=8", "--envs", 4, "--without", "noisy", "--config", run / "params.json")
+    assert resolve("--resume", run.name, "--runs-dir", run.parent, *again) == (
+        params,
+        dataclasses.replace(args, runs_dir=run.parent),
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--set", "batch_size=16"], "batch_size is 8, not 16"),
+        (["--seed", "8"], "seed is 7, not 8"),
+        (["--game", "breakout"], "game is 'pong', not 'breakout'"),
+        (["--envs", "3"], "envs is 4, not 3"),  # the default, but given explicitly
+        (["--without", "double"], r"without is \['noisy'\], not \['double'\]"),
+        (["--config", str(TUNED)], "replay_initial is 10000, not 5000; .*huber is False, not True"),
+    ],
+)
+def test_a_resume_rejects_other_settings(run, argv, message):
+    with pytest.raises(UsageError, match=f"has other settings: .*{message}"):
+        resolve("--resume", run, *argv)
+
+
+def test_a_resume_uses_the_default_of_an_option_that_was_added_later(run):
+    edit_params(run, lambda params: params.update(knobs={}))
+    assert resolve("--resume", run)[1].envs == 3
+    with pytest.raises(UsageError, match="envs is 3, not 5"):
+        resolve("--resume", run, "--envs", 5)
+
+
+def test_a_resume_may_change_options_on_which_no_result_depends(run):
+    edit_params(run, lambda params: params["knobs"].update(async_envs=True, address="10.0.0.1:6379", patience=5))
+    args = resolve("--resume", run)[1]
+    assert (args.async_envs, args.patience) == (True, 5)
+    assert args.address is None  # the cluster's nodes run code here, so it has to be given again
+    args = resolve("--resume", run, "--no-async-envs", "--engine", "inline", "--patience", 9)[1]
+    assert (args.async_envs, args.engine, args.patience) == (False, "inline", 9)
+
+
+@pytest.mark.parametrize(
+    ("change", "script", "message"),
+    [
+        (lambda params: None, "00_slow_grads", r"02_n_envs\.py; resume it with that script, not 00_slow_grads\.py"),
+        (lambda params: params["hyperparameters"].update(warp=9), "02_n_envs", "another version of this project"),
+    ],
+)
+def test_a_resume_rejects_a_run_of_another_script_or_version(run, change, script, message):
+    edit_params(run, change)
+    with pytest.raises(UsageError, match=message):
+        resolve("--resume", run, script=script)
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ([], ""),
+        (["--envs", 5, "--fast", "--without", "noisy", "--without", "double"], "-envs=5-without=noisy+double-fast"),
+        (["--set", "learning_rate=0.0003", "--set", "huber=true", "--seed", 7], "-learning_rate=0.0003-huber-seed7"),
+        (["--set", "run_name=b", "--set", "milestone=none"], "-milestone=None"),
+        (["--config", TUNED, "--set", "gamma=0.9"], "-pong-cpu-gamma=0.9"),
+        (["--address", "10.0.0.1:6379/x", "--async-envs"], ""),
+    ],
+)
+def test_a_name_says_what_was_changed(argv, expected):
+    assert resolve(*argv)[1].changes == expected
+
+
+def test_a_name_begins_with_the_option_that_the_script_names():
+    assert resolve("--set", "gamma=0.9", named="envs")[1].changes == "=3-gamma=0.9"
+
+
+def test_long_names_are_cut_and_keep_the_seed():
+    fields = [word for name in ("learning_rate_final", "learning_rate") for word in ("--set", f"{name}=1.23456789e-5")]
+    fields += [word for name in ("replay_size", "target_net_sync", "max_steps") for word in ("--set", f"{name}=123456")]
+    long = resolve(*fields, "--set", f"run_name={'r' * 100}", "--set", "epsilon_frames=123456", "--seed", 7)[1].changes
+    assert len(long) == 100
+    assert long.endswith("-seed7")
+    gym.register(f"{'A' * 120}-v0", "fakes:Catch")
+    assert resolve("--env-id", f"{'A' * 120}-v0")[0].run_name == "A" * 60
+
+
+def test_a_device_or_a_folder_may_be_given_as_text():
+    options = RunOptions(device="cpu", runs_dir="runs")  # type: ignore[arg-type]
+    assert (options.device, options.runs_dir) == (torch.device("cpu"), Path("runs").absolute())
+
+
+def test_the_recorded_settings_are_those_that_were_resolved(run):
+    recorded = read_params(run)
+    assert recorded["hyperparameters"] == dataclasses.asdict(dataclasses.replace(PONG, batch_size=8))
+    assert (recorded["knobs"]["envs"], recorded["seed"], recorded["script"]) == (4, 7, "02_n_envs")
