@@ -15,9 +15,7 @@ from unittest.mock import Mock
 import cv2
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib.errors import CallInterrupted
 from lib.run import checkpoint_reading, curve, evaluation
 from running import (
     BASELINE,
@@ -171,7 +169,7 @@ def test_evaluation_and_videos_do_not_change_a_run(tmp_path, script, options, la
 
 
 def check_videos(path, every):
-    """Check that episodes.csv, the video files and TensorBoard agree on which episodes were recorded."""
+    """Check that episodes.csv and the video files agree on which episodes were recorded."""
     with (path / "episodes.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) >= 3 * every
@@ -183,11 +181,6 @@ def check_videos(path, every):
         assert video.get(cv2.CAP_PROP_FRAME_COUNT) == int(row["length"]) + 1
         assert video.get(cv2.CAP_PROP_FPS) == 20
     assert {f"videos/{file.name}" for file in (path / "videos").iterdir()} == {row["video"] for row in recorded}
-    accumulator = EventAccumulator(str(path), size_guidance={"images": 0})
-    accumulator.Reload()
-    shown = accumulator.Images("videos/last")
-    assert [image.step for image in shown] == [int(row["step"]) for row in recorded]
-    assert all(image.encoded_image_string.startswith(b"GIF89a") for image in shown)
 
 
 def test_the_time_limit_ends_a_run_that_can_be_resumed(tmp_path):
@@ -282,25 +275,17 @@ def solved(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("place", "stopped", "error"),
-    [
-        ((evaluation, "evaluate"), "evaluation", KeyboardInterrupt()),
-        ((evaluation, "evaluate"), "evaluation", CallInterrupted("Catch: a call did not return", exit_code=1)),
-        ((curve, "draw_curve"), "learning curve", KeyboardInterrupt()),
-    ],
+    ("place", "stopped"), [((evaluation, "evaluate"), "evaluation"), ((curve, "draw_curve"), "learning curve")]
 )
 def test_a_solved_run_keeps_its_result_if_what_comes_after_it_is_stopped(
-    solved, tmp_path, ends, monkeypatch, place, stopped, error
+    solved, tmp_path, ends, monkeypatch, place, stopped
 ):
     path = tmp_path / solved.name
     shutil.copytree(solved, path)
     result = result_of(path)
     assert result["evaluation"]
 
-    def interrupt(*args, **kwargs):
-        raise error
-
-    monkeypatch.setattr(*place, interrupt)
+    monkeypatch.setattr(*place, Mock(side_effect=KeyboardInterrupt))
     code, output, _ = ends(BASELINE, *resuming(path), "--quiet")
     assert code == 0
     assert f"The {stopped} was stopped; the run is saved." in output

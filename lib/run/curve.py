@@ -36,7 +36,8 @@ def picture_title(runs: Iterable[Path], width: int) -> str:
     scripts = dict.fromkeys(str(each["script"]) for each in params)
     seeds = sorted({each["seed"] for each in params})
     listed = ", ".join(scripts) if len(scripts) <= MAX_LISTED else f"{len(scripts)} scripts"
-    return textwrap.fill(f"{', '.join(games)} · {listed} · {_list_seeds(seeds)}", width)
+    seeds_listed = ", ".join(map(str, seeds)) if len(seeds) <= MAX_LISTED else f"{len(seeds)} in all"
+    return textwrap.fill(f"{', '.join(games)} · {listed} · seeds: {seeds_listed}", width)
 
 
 def shorten_thousands(axis: "Axis") -> None:
@@ -57,22 +58,12 @@ def draw_or_warn(run: Path, stop_reward: float | None) -> None:
 
 
 def draw_curve(run: Path, stop_reward: float | None) -> Path:
-    """Draw the returns in a run's episodes.csv against agent steps and against minutes.
-
-    Args:
-        run: run folder.
-        stop_reward: mean return that counts as solved, drawn as a dashed line; None for no line.
-
-    Returns:
-        Path of the picture, curve.png in the run folder.
-    """
+    """Draw curve.png: the returns in a run's episodes.csv against steps and minutes, and any stop_reward."""
     # Imported late: these packages take a second, and a run needs them only at its end.
     import pandas as pd
     from matplotlib.figure import Figure
 
     episodes = pd.read_csv(run / "episodes.csv")
-    if "return" not in episodes:
-        raise ValueError(f"{run / 'episodes.csv'} was changed or deleted during the run")
     mean = rolling_mean(episodes["return"])
     figure = Figure(figsize=(8, 3.5), layout="constrained")
     figure.suptitle(picture_title([run], 100), fontsize="medium", parse_math=False)
@@ -82,8 +73,7 @@ def draw_curve(run: Path, stop_reward: float | None) -> Path:
         (right, episodes["seconds"] / 60, "minutes"),
     ):
         axes.plot(x, episodes["return"], ".", markersize=2, alpha=0.4, label="episode")
-        if mean.notna().any():
-            axes.plot(x, mean, label=f"mean of the last {WINDOW}")
+        axes.plot(x, mean, label=f"mean of the last {WINDOW}")
         if stop_reward is not None:
             axes.axhline(stop_reward, color="grey", linewidth=0.8, linestyle="--", label=f"goal, {stop_reward:g}")
         axes.set(xlabel=label)
@@ -95,11 +85,3 @@ def draw_curve(run: Path, stop_reward: float | None) -> Path:
     figure.savefig(picture, format="png", dpi=110)
     files.write(run / "curve.png", picture.getvalue())
     return run / "curve.png"
-
-
-def _list_seeds(seeds: list[int]) -> str:
-    if len(seeds) == 1:
-        return f"seed {seeds[0]}"
-    if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)):
-        return f"seeds {seeds[0]} to {seeds[-1]}"
-    return f"seeds {', '.join(map(str, seeds))}" if len(seeds) <= MAX_LISTED else f"{len(seeds)} seeds"

@@ -6,7 +6,7 @@ from ignite.engine import Engine, EventEnum, Events
 
 
 class TrainingEvents(EventEnum):
-    """LEARNING_STARTED fires once per run of the engine: after the warm-up, when the first batch has been sampled."""
+    """LEARNING_STARTED fires once: after the warm-up, when the first batch has been sampled."""
 
     LEARNING_STARTED = "learning_started"
 
@@ -46,11 +46,15 @@ def register_events(engine: Engine) -> None:
     engine.register_events(*PeriodEvents, event_to_attr=dict.fromkeys(PeriodEvents, "iteration"))
 
 
-def attach_as_last(engine: Engine, event: Events, handler: Callable[..., object]) -> None:
-    """Attach a handler, and move it behind the event's other handlers whenever the engine starts.
+def attach_periods(engine: Engine) -> None:
+    """Fire the PeriodEvents."""
+    for power, period in enumerate(PeriodEvents, 1):
+        event = Events.ITERATION_COMPLETED(every=10**power)
+        engine.add_event_handler(event, lambda engine, period=period: engine.fire_event(period))
 
-    A script attaches its own handlers after setup_ignite.
-    """
+
+def attach_as_last(engine: Engine, event: Events, handler: Callable[..., object]) -> None:
+    """Attach a handler, and move it behind those of the script when the engine starts."""
 
     def move_to_end(engine: Engine) -> None:
         engine.remove_event_handler(handler, event)
@@ -58,14 +62,3 @@ def attach_as_last(engine: Engine, event: Events, handler: Callable[..., object]
 
     engine.add_event_handler(event, handler)
     engine.add_event_handler(Events.STARTED, move_to_end)
-
-
-def attach_periods(engine: Engine) -> None:
-    """Fire the PeriodEvents."""
-
-    def fire(engine: Engine) -> None:
-        for power, event in enumerate(PeriodEvents, 1):
-            if engine.state.iteration % 10**power == 0:
-                engine.fire_event(event)
-
-    engine.add_event_handler(Events.ITERATION_COMPLETED(every=10), fire)

@@ -5,7 +5,6 @@ from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
 import gymnasium as gym
 from ignite.engine import Engine
-from ptan.experience import VectorExperienceSourceFirstLast
 
 from lib.envs.atari import frame_skip
 from lib.experience.episodes import Episode
@@ -32,34 +31,21 @@ class PooledSource(Protocol):
 class _CountSteps(gym.Wrapper):
     """Report every step of an environment."""
 
-    def __init__(self, env: gym.Env, on_steps: Callable[[int, int], None]):
+    def __init__(self, env: gym.Env, on_step: Callable[[], None]):
         super().__init__(env)
-        self._on_steps = on_steps
+        self._on_step = on_step
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         result = self.env.step(action)
-        self._on_steps(1, int(result[2] or result[3]))
-        return result
-
-
-class _CountVectorSteps(gym.vector.VectorWrapper):
-    """Report every step of a vector environment."""
-
-    def __init__(self, env: gym.vector.VectorEnv, on_steps: Callable[[int, int], None]):
-        super().__init__(env)
-        self._on_steps = on_steps
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        result = self.env.step(actions)
-        self._on_steps(self.env.num_envs, int((result[2] | result[3]).sum()))
+        self._on_step()
         return result
 
 
 class PtanSource(ExperienceSource):
     """Adapter for a plain PTAN source, which knows the returns and lengths of its episodes and nothing else.
 
-    Agent steps are counted in the environments of the source's pool. If it has no gymnasium environments, an iteration
-    of the engine counts as one agent step. The source cannot be saved in a checkpoint.
+    Agent steps are counted in the environments of the source's pool. If it has no pool of gymnasium environments, an
+    iteration of the engine counts as one agent step. The source cannot be saved in a checkpoint.
 
     Args:
         source: PTAN's source, before its first step.
@@ -73,21 +59,14 @@ class PtanSource(ExperienceSource):
         self.engine = engine
         self.clock = Stopwatch()
         self._steps = 0
-        self._ends: list[tuple[int, float]] = []  # agent step and seconds at the ends of episodes, oldest first
-        self._counts = True
-        if isinstance(source, VectorExperienceSourceFirstLast):
-            source.env = _CountVectorSteps(source.env, self._count)
-        elif isinstance(source, PooledSource) and all(isinstance(env, gym.Env) for env in source.pool):
+        self._counts = isinstance(source, PooledSource) and all(isinstance(env, gym.Env) for env in source.pool)
+        if isinstance(source, PooledSource) and self._counts:
             source.pool = [_CountSteps(env, self._count) for env in source.pool]
             self.frame_skip = frame_skip(source.pool[0])
-        else:
-            self._counts = False
 
-    def _count(self, steps: int, ended: int) -> None:
-        """Count agent steps, and note when episodes ended. PTAN returns them later."""
-        self._steps += steps
-        self._ends += [(self._steps, since_process_start())] * ended
-        self.on_step(steps)
+    def _count(self) -> None:
+        self._steps += 1
+        self.on_step(1)
 
     @property
     def steps_done(self) -> int:  # type: ignore[override] # read only here, an attribute in other sources
@@ -95,34 +74,22 @@ class PtanSource(ExperienceSource):
         return self._steps if self._counts else self.engine.state.iteration
 
     def pop_episodes(self) -> list[Episode]:
-        """Return the episodes that ended since the last call, oldest first."""
-        episodes = self.source.pop_rewards_steps()
-        ends, self._ends = self._ends[: len(episodes)], self._ends[len(episodes) :]
-        ends += [(self.steps_done, since_process_start())] * (len(episodes) - len(ends))
-        return [
-            Episode(float(total), int(length), step, seconds)
-            for (total, length), (step, seconds) in zip(episodes, ends, strict=True)
-        ]
+        """Return the episodes that ended since the last call, as if they had ended now."""
+        ended = self.source.pop_rewards_steps()
+        return [Episode(float(total), int(length), self.steps_done, since_process_start()) for total, length in ended]
 
     def state_dict(self) -> dict[str, Any]:
-        """Raise NotImplementedError."""
-        raise NotImplementedError("a plain PTAN source cannot be saved")
+        raise NotImplementedError  # `adapt_source` refuses to save the source
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raise NotImplementedError."""
-        raise NotImplementedError("a plain PTAN source cannot be restored")
+        raise NotImplementedError
 
 
 def adapt_source(source: ExperienceSource | RewardsSource, engine: Engine, saved: bool) -> ExperienceSource:
     """Return the source itself, or an adapter if it is a plain PTAN source.
 
-    Args:
-        source: experience source.
-        engine: training engine.
-        saved: whether the run saves checkpoints.
-
     Raises:
-        TypeError: if it is no experience source, or the run saves checkpoints and it is a plain PTAN source.
+        TypeError: if it is no experience source, or a plain PTAN source in a run that saves checkpoints.
     """
     if isinstance(source, ExperienceSource):
         return source

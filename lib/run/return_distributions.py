@@ -39,13 +39,18 @@ class ReturnDistributionFigure:
         self.states = torch.zeros(0)
         self._is_warned = False
 
+    @torch.no_grad()
     def __call__(self) -> Figure:
+        net = self.net
+        assert net.support is not None
         if not len(self.states):
             self.states = self.buffer.evenly_spaced(self.STATES).for_net("cpu").states
-        states = self.states.numpy()
-        predicted = _predict(self.net, states)
-        self._warn_at_end(*predicted)
-        return _draw(self.net, states, *predicted)
+        with in_evaluation_mode(net):
+            predicted = net.predict(self.states.to(net.support.device))
+            probs, values = predicted.exp().cpu().numpy(), net.values(predicted).cpu().numpy()
+        support = net.support.cpu().numpy()
+        self._warn_at_end(probs, values, support)
+        return _draw(net.split(self.states)[0].numpy(), probs, values, support)
 
     def _warn_at_end(self, probs: np.ndarray, values: np.ndarray, support: np.ndarray) -> None:
         at_ends = probs[values != INVALID][:, [0, -1]].mean(axis=0)
@@ -65,13 +70,11 @@ class ReturnDistributionFigure:
         self.states = state["states"]
 
 
-def _draw(
-    net: dqn_extra.ExtendedDQN, states: np.ndarray, probs: np.ndarray, values: np.ndarray, support: np.ndarray
-) -> Figure:
+def _draw(images: np.ndarray, probs: np.ndarray, values: np.ndarray, support: np.ndarray) -> Figure:
+    """Draw n images, probabilities (n, n_actions, atoms), values (n, n_actions) and the support (atoms,)."""
     actions = np.sort(np.argsort(-values.max(axis=0), kind="stable")[:MAX_ACTIONS])
-    figure = Figure(figsize=(2 * (1 + len(actions)), 2 * len(states)), layout="constrained")
-    rows = figure.subplots(len(states), 1 + len(actions), squeeze=False)
-    images = net.split(torch.from_numpy(states))[0].numpy()
+    figure = Figure(figsize=(2 * (1 + len(actions)), 2 * len(images)), layout="constrained")
+    rows = figure.subplots(len(images), 1 + len(actions), squeeze=False)
     for row, image, state_probs, state_values in zip(rows, images, probs, values, strict=True):
         row[0].imshow(np.atleast_2d(image[-1] if image.ndim == 3 else image), cmap="gray")
         row[0].axis("off")
@@ -82,13 +85,3 @@ def _draw(
                 axes.axvline(state_values[action], color="black", linewidth=0.8)
                 axes.set(title=f"action {action}: {state_values[action]:.2f}")
     return figure
-
-
-@torch.no_grad()
-def _predict(net: dqn_extra.ExtendedDQN, states: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return probabilities (n, n_actions, atoms), values (n, n_actions) and the support (atoms,)."""
-    assert net.support is not None
-    with in_evaluation_mode(net):
-        predicted = net.predict(torch.from_numpy(states).to(net.support.device))
-        probs, values = predicted.exp().cpu().numpy(), net.values(predicted).cpu().numpy()
-    return probs, values, net.support.cpu().numpy()

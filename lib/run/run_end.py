@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -10,14 +10,15 @@ from typing import Any
 from ignite.engine import Engine, Events
 
 from lib.envs.checked_env import Closable, close_all
+from lib.errors import Fault, UsageError
 from lib.run import checkpoint_files, console
 from lib.run.curve import draw_or_warn
 from lib.run.events import attach_as_last
 from lib.run.final_evaluation import FinalEvaluation
-from lib.run.optional_work import run_optional
 from lib.run.result import describe_result
 from lib.run.run_parts import RunParts
 from lib.run.stopping import ENDED, NOT_FINITE, SOLVED, STEPS
+from lib.system import memory
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +55,10 @@ class RunEnd:
         self._write_result(result)
         self._close()
         try:
-            self._evaluate(stopped, result)
-            written = parts.run.read_result()
-            run_optional("learning curve", self._draw_curve)
+            self._attempt("evaluation", partial(self._evaluate, stopped, result))
+            self._attempt("learning curve", self._draw_curve)
             if parts.tracker is not None:
-                finish = partial(parts.tracker.finish, written, parts.run.path / "curve.png")
-                run_optional("tracking", finish)
+                self._attempt("tracking", partial(parts.tracker.finish, parts.run.path))
         finally:
             parts.run.close()  # not before: a run that is resumed meanwhile would have its result overwritten
         self._log_next_steps(stopped)
@@ -76,8 +75,19 @@ class RunEnd:
         if evaluation is None or not (stopped == SOLVED or is_complete) or not self._parts.episodes.count:
             return
         if not self._parts.stopper.signals:
-            evaluate = partial(evaluation.write, result)
-            run_optional("evaluation", evaluate)
+            evaluation.write(result)
+
+    def _attempt(self, name: str, work: Callable[[], object]) -> None:
+        """Do work that Ctrl-C or an error may end, because the run is saved. Lack of disk or memory is raised."""
+        try:
+            work()
+        except KeyboardInterrupt:
+            log.info("The %s was stopped; the run is saved.", name)
+        except Exception as error:  # such as one of the environment
+            if isinstance(error, OSError) or memory.shortage(error):
+                raise
+            traced = not isinstance(error, UsageError | Fault)
+            log.warning("The %s failed; the run is saved. %s", name, error, exc_info=traced)
 
     def _write_result(self, result: Mapping[str, Any]) -> None:
         parts = self._parts

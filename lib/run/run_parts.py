@@ -160,9 +160,7 @@ class RunParts:
 
     def open_board(self) -> None:
         """Open TensorBoard's files."""
-        self._board = TensorBoard(self.run.path)
-        if self.tracker is not None:
-            self._board.add_mirror(self.tracker)
+        self._board = TensorBoard(self.run.path, self.tracker)
 
     @property
     def board(self) -> TensorBoard:

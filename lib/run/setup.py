@@ -17,7 +17,6 @@ from ignite.engine import Engine, Events
 from torch import nn
 
 from lib.errors import UsageError
-from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource, Stopped
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
 from lib.run import checkpoint, console, evaluation, learning_rate, tracking, videos
@@ -33,7 +32,6 @@ from lib.run.run_end import RunEnd
 from lib.run.run_parts import RunParts
 from lib.run.saved_state import SavedState
 from lib.run.tensorboard import FigureFunction
-from lib.run.video_file import Animation
 from lib.system import files, memory
 from lib.system.console_log import start_console
 from lib.system.progress import show_progress
@@ -209,16 +207,12 @@ class _Setup:
                 parts.speed.paused,
                 parts.stopper.interrupted,
             )
-            recorder.on_video = lambda animation, episode: self._send_video(recorder, animation, episode)
+            if parts.tracker is not None:
+                send = parts.tracker.send
+                recorder.on_video = lambda animation, episode: send(parts.run.path / recorder.video)
             episode_file.video = lambda: recorder.video
             parts.engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, recorder)
         parts.engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
-
-    def _send_video(self, recorder: videos.Recorder, animation: Animation, episode: Episode) -> None:
-        parts = self._parts
-        parts.board.write_video(animation, episode.step)
-        if parts.tracker is not None:
-            parts.tracker.video(parts.run.path / recorder.video)
 
     def attach_console(self) -> None:
         """Log the run on the console."""

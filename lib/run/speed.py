@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from ignite.engine import Engine, Events
 from ignite.handlers import Timer
@@ -21,20 +21,6 @@ class Mark(NamedTuple):
     seconds: float
 
 
-class Logged(NamedTuple):
-    """Iteration and seconds by part at the last update of the metrics."""
-
-    iteration: int
-    parts: dict[str, float]
-
-
-class Counted(NamedTuple):
-    """Agent steps and sampled transitions at the last update of the metrics."""
-
-    steps: int
-    samples: int
-
-
 class Speed:
     """Agent steps per second and seconds by part of training. The warm-up is measured separately.
 
@@ -46,13 +32,12 @@ class Speed:
         names: names of the parts: the source's own, "sample" and "learn".
         metrics: names of the other metrics that are put into engine.state.metrics.
         warm_up: agent steps and seconds of the warm-up.
-        updates: learner iterations of this run of the engine.
+        updates: learner iterations since the engine started.
         every: event on which the metrics are updated.
         learning_since: seconds since process start at the end of the warm-up.
     """
 
-    # Agent steps over which the recent speed is measured.
-    WINDOW = 1000
+    WINDOW = 1000  # agent steps over which the recent speed is measured
 
     def __init__(self, exp_source: ExperienceSource, every: int = 100):
         self.exp_source = exp_source
@@ -61,15 +46,16 @@ class Speed:
         self.metrics = ("avg_fps", "replay_ratio", *exp_source.METRICS)
         self.warm_up = Mark(0, 0.0)
         self.updates = 0
+        self.learning_since = 0.0
         self._batch_timer, self._learn_timer = Timer(), Timer()
         self._paused_seconds = 0.0
-        self._samples = 0
-        self.learning_since = 0.0
         self._start = Mark(0, 0.0)
+        self._marks: deque[Mark] = deque()  # since WINDOW agent steps ago
         self._parts_at_start = dict.fromkeys(self.names, 0.0)
-        self._marks: deque[Mark] = deque()
-        self._logged = Logged(0, self._parts_at_start)
-        self._counted: Counted | None = None  # None until the warm-up ends
+        self._samples = 0
+        # At the last update of the metrics:
+        self._iteration, self._parts = 0, self._parts_at_start
+        self._counted: tuple[int, int] | None = None  # agent steps and samples; None until the warm-up ends
 
     def attach(self, engine: Engine) -> None:
         """Time the two parts of an iteration, fetching the batch and learning, and update the metrics on `every`."""
@@ -87,12 +73,12 @@ class Speed:
 
     def state_dict(self) -> dict[str, int]:
         """Return the counters of the replay ratio, so that a resumed run logs what an uninterrupted one does."""
-        counted = self._counted or Counted(0, 0)
-        return {"samples": self._samples, "counted_steps": counted.steps, "counted_samples": counted.samples}
+        steps, samples = self._counted or (0, 0)
+        return {"samples": self._samples, "counted_steps": steps, "counted_samples": samples}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self._samples = state["samples"]
-        self._counted = Counted(state["counted_steps"], state["counted_samples"])
+        self._counted = state["counted_steps"], state["counted_samples"]
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -106,18 +92,17 @@ class Speed:
     @property
     def recent(self) -> float:
         """Agent steps per second over the last 1,000 agent steps, or over all if there are fewer."""
-        return _rate(self._marks[0], self._marks[-1]) if len(self._marks) > 1 else math.nan
+        return _rate(self._marks[0], self._marks[-1]) if self._marks else math.nan
 
     @property
     def overall(self) -> float:
         """Agent steps per second of training since the engine started."""
-        return _rate(self._start, self._marks[-1]) if self.training_steps else math.nan
+        return _rate(self._start, self._marks[-1]) if self._marks else math.nan
 
     @property
     def with_pauses(self) -> float:
         """Agent steps per second of training since the engine started, pauses included."""
-        seconds = since_process_start() - self.learning_since
-        return self.training_steps / seconds if self.training_steps else math.nan
+        return self.training_steps / (since_process_start() - self.learning_since) if self.training_steps else math.nan
 
     @property
     def warm_up_speed(self) -> float:
@@ -142,15 +127,12 @@ class Speed:
     @property
     def parts(self) -> dict[str, float]:
         """Seconds of training since the engine started, by part."""
-        if not self._marks:
-            return dict.fromkeys(self.names, 0.0)
-        parts = self._parts_since_process_start()
+        parts = self._parts_since_process_start() if self._marks else self._parts_at_start
         return {part: parts[part] - self._parts_at_start[part] for part in self.names}
 
     def table(self) -> str:
         """Return a table of the seconds of training, one line per part."""
-        parts = self.parts
-        seconds = self.training_seconds
+        parts, seconds = self.parts, self.training_seconds
         parts["rest"] = max(0.0, seconds - sum(parts.values()))
         lines = [f"{'part':<12}{'seconds':>10}{'share':>8}{'ms/step':>11}"]
         for part, spent in parts.items():
@@ -158,11 +140,9 @@ class Speed:
             lines.append(f"{part:<12}{spent:>10.1f}{share:>8.1%}{1000 * spent / max(1, self.training_steps):>11.2f}")
         return "\n".join(lines)
 
-    def _run_started(self, engine: Engine) -> None:
+    def _run_started(self) -> None:
         self._start = self._mark()
         self.learning_since = since_process_start()
-        self._marks.clear()  # the engine may have run before
-        self.updates = 0
 
     def _batch_completed(self, engine: Engine) -> None:
         self._samples += _count_transitions(engine.state.batch)
@@ -170,40 +150,38 @@ class Speed:
             self._end_warm_up(engine)
 
     def _end_warm_up(self, engine: Engine) -> None:
-        mark = self._mark()
-        self.warm_up = Mark(mark.steps - self._start.steps, mark.seconds - self._start.seconds)
-        self._start = mark
+        begun, self._start = self._start, self._mark()
+        self.warm_up = Mark(self._start.steps - begun.steps, self._start.seconds - begun.seconds)
         self.learning_since = since_process_start()
-        self._parts_at_start = self._parts_since_process_start()
-        self._marks.append(mark)
+        self._marks.append(self._start)
         self.exp_source.metrics()  # discard the measurements of the warm-up
-        self._logged = Logged(engine.state.iteration, dict.fromkeys(self.names, 0.0))
-        self._counted = self._counted or Counted(mark.steps, self._samples)
+        self._iteration, self._parts = engine.state.iteration, self._parts_since_process_start()
+        self._parts_at_start = self._parts
+        self._counted = self._counted or (self._start.steps, self._samples)
         engine.fire_event(TrainingEvents.LEARNING_STARTED)
 
-    def _iteration_completed(self, engine: Engine) -> None:
+    def _iteration_completed(self) -> None:
         self.updates += 1
         self._marks.append(self._mark())
         while len(self._marks) > 2 and self._marks[1].steps <= self._marks[-1].steps - self.WINDOW:
             self._marks.popleft()
 
     def _episode_completed(self, engine: Engine) -> None:
-        engine.state.metrics |= {"avg_fps": self.recent, "fps": self.recent}
+        engine.state.metrics["avg_fps"] = self.recent
 
     def _update_metrics(self, engine: Engine) -> None:
-        last, counted = self._logged, self._counted
-        assert counted is not None
-        parts = self.parts
-        iterations = max(1, engine.state.iteration - last.iteration)
-        # This is 0 if the only batch so far is the one that ended the warm-up.
-        steps = self.exp_source.steps_done - counted.steps
+        assert self._counted is not None
+        iterations = max(1, engine.state.iteration - self._iteration)
+        # No steps if the only batch so far is the one that ended the warm-up.
+        steps, samples = self.exp_source.steps_done - self._counted[0], self._samples - self._counted[1]
+        parts = self._parts_since_process_start()
         metrics = engine.state.metrics
         metrics["avg_fps"] = self.recent
-        metrics["replay_ratio"] = (self._samples - counted.samples) / steps if steps else math.nan
-        metrics |= {part: 1000 / iterations * (parts[part] - last.parts[part]) for part in self.names}
+        metrics["replay_ratio"] = samples / steps if steps else math.nan
+        metrics |= {part: 1000 / iterations * (parts[part] - self._parts[part]) for part in self.names}
         metrics |= self.exp_source.metrics()
-        self._logged = Logged(engine.state.iteration, parts)
-        self._counted = Counted(self.exp_source.steps_done, self._samples)
+        self._iteration, self._parts = engine.state.iteration, parts
+        self._counted = self.exp_source.steps_done, self._samples
 
     def _mark(self) -> Mark:
         return Mark(self.exp_source.steps_done, since_process_start() - self._paused_seconds)
@@ -215,30 +193,23 @@ class Speed:
         return parts
 
 
-def _count_transitions(batch: object) -> int:
-    """Return the number of transitions in a batch, or in all segments of a list.
-
-    A batch of the book's prioritised buffer is a tuple of transitions, indices and weights. Other tuples and dicts have
-    an array for each field of the transitions.
-    """
-    if isinstance(batch, dict):
-        batch = tuple(batch.values())
-    first = batch[0] if isinstance(batch, tuple) and batch else None
-    if isinstance(first, list) or (type(batch) is tuple and _has_length(first)):
-        batch = first
-    if isinstance(batch, list):
-        return sum(len(part) if _has_length(part) and not isinstance(part, tuple) else 1 for part in batch)
-    return len(batch) if _has_length(batch) else 1
-
-
-def _has_length(value: object) -> TypeGuard[Sized]:
-    """Return whether a value has a length. An array without dimensions has none, although it is Sized."""
-    return isinstance(value, Sized) and getattr(value, "ndim", None) != 0
-
-
 def format_rate(rate: float) -> str:
     """Format a rate with at least three digits."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def _count_transitions(batch: Any) -> int:
+    """Return the number of transitions in a batch, which may be a list of segments.
+
+    Tuples and dicts have an array for each field of the transitions, or, from the book's prioritised buffer, the
+    transitions before indices and weights.
+    """
+    if isinstance(batch, dict):
+        batch = tuple(batch.values())
+    if isinstance(batch, tuple):
+        batch = batch[0]
+    parts = batch if isinstance(batch, list) else [batch]
+    return sum(len(part) if isinstance(part, Sized) and not isinstance(part, tuple | str) else 1 for part in parts)
 
 
 def _rate(old: Mark, new: Mark) -> float:

@@ -4,13 +4,11 @@ A tracker gets what TensorBoard gets, under the same tags: whatever is attached 
 the tracker's, too. Its x axis is always agent steps.
 """
 
-import abc
-import hashlib
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from ignite.handlers.base_logger import BaseOutputHandler
 
 from lib.errors import UsageError
 from lib.run.evaluation import SPREAD
-from lib.run.folder import read_params
 from lib.run.stopping import EXIT_CODES
 from lib.run.tensorboard import end_metrics
 from lib.system.console_log import install_command
@@ -28,183 +25,133 @@ from lib.system.seeds import undisturbed
 
 log = logging.getLogger(__name__)
 
-PROJECT_NAME = "pong-ladder"  # default project at the tracker
-AGENT_STEPS = "agent_steps"  # name of the x axis at Weights & Biases
-FOLDER = ".track"  # folder beside the runs; hidden, so that runs/* does not match it
+PROJECT_NAME = "pong-ladder"  # project or experiment at the tracker
 
 
-class Tracker(abc.ABC):
-    """A run at a tracker. An error of the tracker is logged once and ends the tracking, not the training.
+class Tracker:
+    """A run at a tracker. An error of the tracker is logged and ends the tracking, not the training.
 
     Args:
         name: name of the tracker.
         steps: function that returns the agent steps so far.
         logger: ignite's logger.
-        handler: class of ignite's handlers for that logger.
+        handler: class of ignite's handlers that write to the logger.
+        log: function that sends metrics of the current agent step.
+        send: function that sends a picture or a video.
+        close: function that ends the run with an exit code.
     """
 
-    def __init__(self, name: str, steps: Callable[[], int], logger: Any, handler: Callable[..., BaseOutputHandler]):
+    def __init__(
+        self,
+        name: str,
+        steps: Callable[[], int],
+        logger: object,
+        handler: Callable[..., BaseOutputHandler],
+        log: Callable[[dict[str, float], int], object],
+        send: Callable[[Path], object],
+        close: Callable[[int], object],
+    ):
         self.name = name
         self.steps = steps
-        self.logger = logger
+        self._logger = logger
         self._handler = handler
+        self._log, self._send, self._close = log, send, close
         self._failed = False
 
     def mirror(self, engine: Engine, original: BaseOutputHandler, event: Any) -> None:
         """Attach a handler that writes what one of TensorBoard's handlers writes."""
+        copy = self._handler(original.tag, original.metric_names, original.output_transform, lambda *_: self.steps())
+        engine.add_event_handler(event, lambda engine: self._attempt(copy, engine, self._logger, event))
 
-        def agent_step(engine: Engine, event_name: object) -> int:
-            return self.steps()
+    def send(self, file: Path) -> None:
+        """Send a picture or a video."""
+        self._attempt(self._send, file)
 
-        copy = self._handler(original.tag, original.metric_names, original.output_transform, agent_step)
-        engine.add_event_handler(event, lambda engine: self._send(copy, engine, self.logger, event))
-
-    def video(self, path: Path) -> None:
-        """Send the video of an episode."""
-        self._send(self._send_video, path)
-
-    def finish(self, result: Mapping[str, Any], curve: Path) -> None:
-        """Send end/* and the learning curve, and close the run at the tracker.
-
-        Args:
-            result: content of result.json.
-            curve: picture of the learning curve, which may be missing.
-        """
-        metrics = end_metrics(result)
+    def finish(self, run: Path) -> None:
+        """Send end/* and the learning curve of a finished run, and close it at the tracker."""
+        result = json.loads((run / "result.json").read_text())
         evaluation = result.get("evaluation", {})
-        metrics |= {f"end/evaluation_{name}": evaluation[name] for name in SPREAD if name in evaluation}
-        self._send(self._send_metrics, metrics)
-        if curve.exists():
-            self._send(self._send_picture, curve)
+        metrics = {f"end/evaluation_{name}": evaluation[name] for name in SPREAD if name in evaluation}
+        self._attempt(self._log, end_metrics(result) | metrics, self.steps())
+        if (run / "curve.png").exists():
+            self.send(run / "curve.png")
         self._attempt(self._close, EXIT_CODES[result["stopped"]])
 
     def fail(self) -> None:
         """Close the run at the tracker as failed."""
         self._attempt(self._close, 1)
 
-    def _send(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Call a function, unless the tracker has failed before. Closing is attempted even then."""
-        if not self._failed:
-            self._attempt(call, *arguments)
-
     def _attempt(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Call a function, unless the tracker has failed before."""
+        if self._failed:
+            return
         try:
             with undisturbed():
                 call(*arguments)
         except Exception as error:  # noqa: BLE001 - the tracker is not our code, and its server may be anywhere
-            if not self._failed:
-                log.warning("%s failed: %s. Tracking ends; the run and its files are not affected.", self.name, error)
+            log.warning("%s failed: %s. Tracking ends; the run and its files are not affected.", self.name, error)
             self._failed = True
 
-    @abc.abstractmethod
-    def _close(self, exit_code: int) -> None: ...
 
-    @abc.abstractmethod
-    def _send_metrics(self, metrics: Mapping[str, float]) -> None: ...
+def track_by_wandb(run: Path, settings: Mapping[str, Any], steps: Callable[[], int]) -> Tracker:
+    """Open a run at Weights & Biases. wandb's own variables apply, such as WANDB_MODE=offline."""
+    import wandb
+    from ignite.handlers.wandb_logger import OutputHandler, WandBLogger
 
-    @abc.abstractmethod
-    def _send_picture(self, path: Path) -> None: ...
+    class Logger(WandBLogger):
+        """ignite's logger whose x axis is agent steps.
 
-    @abc.abstractmethod
-    def _send_video(self, path: Path) -> None: ...
+        With wandb's own steps, only the last of several calls with one step would be kept, and no repeated step.
+        """
 
+        def log(self, metrics: Mapping[str, Any], step: int) -> None:
+            wandb.log({**metrics, "agent_steps": step})
 
-class WandB(Tracker):
-    """A run at Weights & Biases. wandb's own variables apply, such as WANDB_MODE=offline."""
+    def send(path: Path) -> None:
+        is_video = path.suffix == ".webm"
+        file = wandb.Video(str(path), format="webm") if is_video else wandb.Image(str(path))
+        logger.log({"video" if is_video else path.stem: file}, steps())
 
-    def __init__(self, run: Path, settings: Mapping[str, Any], steps: Callable[[], int]):
-        import wandb
-        from ignite.handlers.wandb_logger import OutputHandler, WandBLogger
-
-        class Logger(WandBLogger):
-            """ignite's logger whose x axis is agent steps.
-
-            With wandb's own steps, only the last of several calls with one step would be kept, and no repeated step.
-            """
-
-            def log(self, metrics: Mapping[str, Any], step: int) -> None:
-                wandb.log({**metrics, AGENT_STEPS: step})
-
-        self._wandb: Any = wandb
-        logger = Logger(
-            project=os.environ.get("WANDB_PROJECT", PROJECT_NAME),
-            name=run.name,
-            id=_identity(run)[-128:],  # the same when the run is resumed
-            resume="allow",
-            dir=os.environ.get("WANDB_DIR", str(_folder(run))),
-            config=dict(settings),
-            settings=wandb.Settings(console="off"),
-        )
-        wandb.define_metric("*", step_metric=AGENT_STEPS)
-        super().__init__("wandb", steps, logger, OutputHandler)
-
-    def _close(self, exit_code: int) -> None:
-        self._wandb.finish(exit_code)
-
-    def _send_metrics(self, metrics: Mapping[str, float]) -> None:
-        self.logger.log(dict(metrics), step=self.steps())
-
-    def _send_picture(self, path: Path) -> None:
-        self.logger.log({"curve": self._wandb.Image(str(path))}, step=self.steps())
-
-    def _send_video(self, path: Path) -> None:
-        self.logger.log({"videos/last": self._wandb.Video(str(path), format="webm")}, step=self.steps())
+    os.environ.setdefault("WANDB_PROJECT", PROJECT_NAME)
+    quiet = wandb.Settings(console="off")
+    logger = Logger(id=_id(run), name=run.name, resume="allow", config=dict(settings), settings=quiet)
+    wandb.define_metric("*", step_metric="agent_steps")
+    return Tracker("wandb", steps, logger, OutputHandler, logger.log, send, wandb.finish)
 
 
-class MLflow(Tracker):
-    """A run at MLflow: at MLFLOW_TRACKING_URI, by default a database in the folder of the runs."""
+def track_by_mlflow(run: Path, settings: Mapping[str, Any], steps: Callable[[], int]) -> Tracker:
+    """Open a run at MLflow. mlflow's own variables apply, such as MLFLOW_TRACKING_URI."""
+    import mlflow
+    from ignite.handlers.mlflow_logger import MLflowLogger, OutputHandler
 
-    def __init__(self, run: Path, settings: Mapping[str, Any], steps: Callable[[], int]):
-        import mlflow
-        from ignite.handlers.mlflow_logger import MLflowLogger, OutputHandler
+    class Logger(MLflowLogger):
+        """ignite's logger with TensorBoard's tags: "train/loss" instead of "train loss"."""
 
-        class Logger(MLflowLogger):
-            """ignite's logger with TensorBoard's tags, "train/loss" instead of "train loss", that does not wait."""
+        def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+            mlflow.log_metrics({name.replace(" ", "/", 1): value for name, value in metrics.items()}, step=step)
 
-            def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-                tags = {name.replace(" ", "/", 1): value for name, value in metrics.items()}
-                mlflow.log_metrics(tags, step=step, synchronous=False)
+    def close(exit_code: int) -> None:
+        mlflow.end_run("FINISHED" if not exit_code else "KILLED" if exit_code > 128 else "FAILED")
 
-        local = "MLFLOW_TRACKING_URI" not in os.environ  # set_tracking_uri sets it
-        if local:
-            mlflow.set_tracking_uri(f"sqlite:///{_folder(run) / 'mlflow.db'}")
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT_NAME)
-        if mlflow.get_experiment_by_name(name) is None:
-            with suppress(mlflow.MlflowException):  # another run has just created it
-                mlflow.create_experiment(name, (_folder(run) / "mlartifacts").as_uri() if local else None)
-        mlflow.set_experiment(name)
-        tags = {"pong_ladder_run": _identity(run)}
-        same = f"tags.pong_ladder_run = '{tags['pong_ladder_run']}'"
-        earlier = mlflow.search_runs(filter_string=same, output_format="list", max_results=1)
-        run_id = earlier[0].info.run_id if earlier else None
-        mlflow.start_run(run_id=run_id, run_name=run.name, tags=tags)
-        mlflow.log_params(dict(settings))
-        self._mlflow: Any = mlflow
-        super().__init__("mlflow", steps, Logger(), OutputHandler)
-
-    def _close(self, exit_code: int) -> None:
-        self._mlflow.flush_async_logging()
-        self._mlflow.end_run("FINISHED" if not exit_code else "KILLED" if exit_code > 128 else "FAILED")
-
-    def _send_metrics(self, metrics: Mapping[str, float]) -> None:
-        self.logger.log_metrics(metrics, self.steps())
-
-    def _send_picture(self, path: Path) -> None:
-        self.logger.log_artifact(str(path))
-
-    def _send_video(self, path: Path) -> None:
-        self.logger.log_artifact(str(path), "videos")
+    mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT_NAME))
+    earlier = mlflow.search_runs(filter_string=f"tags.run = '{_id(run)}'", output_format="list", max_results=1)
+    mlflow.start_run(earlier[0].info.run_id if earlier else None, run_name=run.name, tags={"run": _id(run)})
+    mlflow.log_params(dict(settings))
+    logger = Logger()
+    return Tracker("mlflow", steps, logger, OutputHandler, logger.log_metrics, mlflow.log_artifact, close)
 
 
-TRACKERS: dict[str, type[WandB] | type[MLflow]] = {"wandb": WandB, "mlflow": MLflow}
+def _id(run: Path) -> str:
+    """Return a name of the run that is the same when it is resumed: its folder, and the second in which it began."""
+    started = json.loads((run / "params.json").read_text())["sessions"][0]["started"]
+    return f"{run.name}-{re.sub('[^0-9]', '', started)}"[-128:]
+
+
+TRACKERS = {"wandb": track_by_wandb, "mlflow": track_by_mlflow}
 
 
 def require(name: str) -> None:
-    """Refuse a tracker that is not installed, before a run folder is made.
-
-    Raises:
-        UsageError: if its package is missing.
-    """
+    """Raise UsageError if a tracker is not installed."""
     if find_spec(name) is None:
         raise UsageError(
             f"--track {name} needs the package {name}, which is not installed; run {install_command(name)}"
@@ -212,13 +159,7 @@ def require(name: str) -> None:
 
 
 def start(name: str, run: Path, settings: Mapping[str, Any], steps: Callable[[], int]) -> Tracker:
-    """Open a new or resumed run at a tracker.
-
-    Args:
-        name: key of TRACKERS.
-        run: run folder.
-        settings: seed, script, its options and the hyperparameters, by name.
-        steps: function that returns the agent steps so far.
+    """Open a new or resumed run at a tracker, a key of TRACKERS.
 
     Raises:
         UsageError: if the tracker does not answer or refuses.
@@ -230,16 +171,3 @@ def start(name: str, run: Path, settings: Mapping[str, Any], steps: Callable[[],
         offline = "; WANDB_MODE=offline needs no account" if name == "wandb" else ""
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UsageError(f"--track {name} failed at the start: {reason}{offline}") from error
-
-
-def _identity(run: Path) -> str:
-    """Return a name of the run that is the same when it is resumed, and differs from that of a run elsewhere."""
-    first = read_params(run)["sessions"][0]
-    start = {name: first[name] for name in ("argv", "started", "machine")}
-    return f"{run.name}-{hashlib.sha256(json.dumps(start, sort_keys=True).encode()).hexdigest()[:8]}"
-
-
-def _folder(run: Path) -> Path:
-    folder = run.parent / FOLDER
-    folder.mkdir(exist_ok=True)
-    return folder

@@ -279,7 +279,7 @@ def test_pictures_name_game_script_and_seeds(monkeypatch, runs):
 
     monkeypatch.setattr(report, "_draw_png", keep)
     report.draw_pictures(runs)
-    assert set(titles) == {"PongNoFrameskip-v4 · 01_ppo · seeds 1 to 3"}
+    assert set(titles) == {"PongNoFrameskip-v4 · 01_ppo · seeds: 1, 2, 3"}
 
 
 def labels_outside(axis):

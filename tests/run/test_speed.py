@@ -1,5 +1,5 @@
-import time
-from typing import NamedTuple
+import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,128 +12,86 @@ from lib.run.speed import Speed
 from sources import CountingSource
 
 
-def engine_with_speed(source, process=lambda engine, batch: None):
-    engine = Engine(process)
-    register_events(engine)
-    speed = Speed(source)
-    speed.attach(engine)
-    return engine, speed
+class Clocked:
+    """An engine with a Speed, and a clock that only the test moves."""
+
+    def __init__(self, monkeypatch, process, first_batch=lambda clock: None, batch=None):
+        self.now = 0.0
+        monkeypatch.setattr(speed_module, "since_process_start", lambda: self.now)
+        self.source = CountingSource()
+        self.engine = Engine(lambda engine, batch: process(self))
+        register_events(self.engine)
+        self.speed = Speed(self.source)
+        self.speed.attach(self.engine)
+        self.first_batch, self.batch = first_batch, batch
+
+    def run(self, iterations):
+        def batches():
+            self.first_batch(self)
+            for _ in self.source.batches():
+                yield self.batch
+
+        self.engine.run(batches(), max_iters=iterations, epoch_length=iterations)
+        return self.speed
+
+    def advance(self, seconds):
+        self.now += seconds
 
 
-class Prioritised(NamedTuple):
-    transitions: list[str]
-    weights: torch.Tensor
+def test_the_speed_of_training_leaves_out_the_warm_up_and_pauses(monkeypatch):
+    def warm_up(clocked):
+        clocked.source.steps_done, clocked.now = 1000, 1.0
+
+    def process(clocked):
+        clocked.advance(0.5)
+        with clocked.speed.paused():
+            clocked.advance(100.0)
+
+    speed = Clocked(monkeypatch, process, warm_up).run(200)
+    assert speed.warm_up == (1001, 1.0)
+    assert speed.recent == speed.overall == pytest.approx(199 / 100)
+    assert speed.with_pauses == pytest.approx(199 / 20_100)
+    assert (speed.training_seconds, speed.updates_per_second) == pytest.approx((100.0, 2.0))
+
+
+def test_the_recent_speed_is_that_of_the_last_thousand_steps(monkeypatch):
+    clocked = Clocked(monkeypatch, lambda clocked: clocked.advance(1.0 if clocked.source.steps_done <= 500 else 0.1))
+    speed = clocked.run(2000)
+    assert speed.recent == pytest.approx(10.0)
+    assert speed.overall == pytest.approx(1999 / (500 + 150))
+
+
+def test_the_parts_are_those_of_training_and_add_up(monkeypatch):
+    def warm_up(clocked):
+        clocked.source.clock.seconds["act"] = 5.0
+
+    def process(clocked):
+        clocked.source.clock.seconds["act"] += 0.25
+        clocked.advance(1.0)
+
+    clocked = Clocked(monkeypatch, process, warm_up)
+    assert clocked.speed.parts == {"act": 0.0, "environment": 0.0, "sample": 0.0, "learn": 0.0}
+    speed = clocked.run(20)
+    assert speed.parts["act"] == pytest.approx(5.0)
+    assert re.search(r"^act +5\.0 +25\.0% +263\.16$", speed.table(), re.M)
+    assert re.search(r"^rest ", speed.table(), re.M)
+
+
+SEGMENTS: list[Any] = [np.zeros(20), np.zeros(12)]
 
 
 @pytest.mark.parametrize(
     "batch",
     [
         ["s"] * 32,
-        [("s", 0, 1.0, False, "s")] * 32,
-        Prioritised(["s"] * 32, torch.ones(32)),
         (["s"] * 32, [1, 2], [0.5, 0.5]),
         (torch.zeros(32, 4), torch.zeros(32)),
-        {"states": np.zeros((32, 4)), "actions": np.zeros(32)},
+        {"s": np.zeros(32)},
+        SEGMENTS,
     ],
-    ids=["plain", "tuples", "named", "prioritised", "arrays", "dictionary"],
+    ids=["book", "prioritised", "arrays", "dictionary", "segments"],
 )
-def test_the_transitions_of_the_book_s_batches_are_counted(batch):
-    assert speed_module._count_transitions(batch) == 32
-
-
-@pytest.mark.parametrize(
-    "batch", [torch.tensor(1.0), (torch.tensor(1.0),), {"loss": np.array(1.0)}, [np.array(1.0)], None]
-)
-def test_a_batch_of_a_single_number_is_one_transition(batch):
-    assert speed_module._count_transitions(batch) == 1
-
-
-@pytest.mark.parametrize("batch", [[], np.zeros((0, 4)), (np.zeros((0, 4)), np.zeros(0)), [np.zeros(0)]])
-def test_an_empty_batch_has_no_transition(batch):
-    assert speed_module._count_transitions(batch) == 0
-
-
-def test_the_speed_of_training_leaves_out_the_warm_up(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(speed_module, "since_process_start", lambda: now[0])
-    source = CountingSource()
-    engine, speed = engine_with_speed(source, lambda engine, batch: now.__setitem__(0, now[0] + 0.5))
-
-    def batches():
-        source.steps_done, now[0] = 1000, 1.0  # a warm-up of a thousand steps per second
-        while True:
-            source.steps_done += 1
-            yield None
-
-    engine.run(batches(), max_iters=200, epoch_length=200)
-    assert speed.warm_up == (1001, 1.0)
-    assert speed.warm_up_speed == pytest.approx(1001)
-    assert speed.recent == pytest.approx(199 / 100, rel=0.01)
-    assert speed.overall == speed.recent
-    assert speed.updates_per_second == pytest.approx(2.0)
-
-
-def test_the_recent_speed_is_that_of_the_last_thousand_steps(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(speed_module, "since_process_start", lambda: now[0])
-    source = CountingSource()
-
-    def process(engine, batch):
-        now[0] += 1.0 if engine.state.iteration <= 500 else 0.1
-
-    engine, speed = engine_with_speed(source, process)
-    engine.run(source.batches(), max_iters=2000, epoch_length=2000)
-    assert speed.recent == pytest.approx(10.0)
-    assert speed.overall == pytest.approx(1999 / (500 + 150))
-
-
-def test_paused_time_is_left_out_of_all_speeds(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(speed_module, "since_process_start", lambda: now[0])
-    source = CountingSource()
-
-    def process(engine, batch):
-        now[0] += 1.0
-        with speed.paused():
-            now[0] += 100.0
-
-    engine, speed = engine_with_speed(source, process)
-    engine.run(source.batches(), max_iters=20, epoch_length=20)
-    assert speed.training_seconds == pytest.approx(20.0)
-    assert speed.updates_per_second == pytest.approx(1.0)
-
-
-def test_the_parts_add_up_to_the_seconds_of_training():
-    source = CountingSource()
-    engine, speed = engine_with_speed(source, lambda engine, batch: time.sleep(0.004))
-
-    def batches():
-        time.sleep(0.2)  # the warm-up, which belongs to no part
-        while True:
-            source.steps_done += 1
-            with source.clock("act"):
-                time.sleep(0.001)
-            with source.clock("environment"):
-                time.sleep(0.008)
-            time.sleep(0.001)
-            yield None
-
-    engine.run(batches(), max_iters=30, epoch_length=30)
-    parts = speed.parts
-    # The first batch belongs to the warm-up.
-    assert parts["act"] >= 29 * 0.001
-    assert parts["environment"] >= 29 * 0.008
-    assert parts["sample"] >= 29 * 0.001
-    assert parts["learn"] >= 30 * 0.004
-    assert sum(parts.values()) <= speed.training_seconds
-    assert speed.training_seconds <= sum(parts.values()) + 0.2
-    assert "environment" in speed.table()
-
-
-def test_before_learning_starts_the_parts_of_training_are_zero():
-    source = CountingSource()
-    _, speed = engine_with_speed(source)
-    source.clock.seconds["act"] = 5.0
-    assert speed.parts == {"act": 0.0, "environment": 0.0, "sample": 0.0, "learn": 0.0}
-    assert speed.updates == 0
-    assert speed.training_steps == 0
+def test_the_replay_ratio_counts_the_transitions_of_each_kind_of_batch(monkeypatch, batch):
+    clocked = Clocked(monkeypatch, lambda clocked: clocked.advance(1.0), batch=batch)
+    clocked.run(100)
+    assert clocked.engine.state.metrics["replay_ratio"] == pytest.approx(32.0)
