@@ -10,10 +10,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
-TYPE_CHECKING = False  # as in typing, which would have to be imported before the hook is set
-if TYPE_CHECKING:
-    from types import TracebackType
-
 # Packages that scripts and tools import. Extras, such as Ray, have messages of their own.
 PACKAGES = {
     *("ale_py", "cloudpickle", "cv2", "gymnasium", "ignite", "jinja2", "matplotlib", "numpy", "packaging"),
@@ -39,12 +35,12 @@ def has_environment() -> bool:
     return any(find_spec(package) for package in ("torch", "ignite", "gymnasium"))
 
 
-def _excepthook(kind: "type[BaseException]", error: BaseException, trace: "TracebackType | None") -> None:
+def _excepthook(kind: "type[BaseException]", error: BaseException, trace: object) -> None:
     package = (getattr(error, "name", None) or "").split(".")[0]
     if kind is ModuleNotFoundError and package in PACKAGES and find_spec(package) is None:
         print(missing_environment(package), file=sys.stderr)
         raise SystemExit(2)
-    _show(kind, error, trace)
+    _show(kind, error, trace)  # type: ignore[arg-type]
 
 
 sys.excepthook = _excepthook

@@ -19,7 +19,7 @@ from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, as_hyperparameters
 from lib.run.events import EpisodeEvents
 from lib.run.options import positive, usable_device
-from lib.system.console_log import install_command
+from lib.system.log import install_command
 from lib.system.seeds import seed_everything
 
 SEED = 123

@@ -2,8 +2,8 @@
 
 import argparse
 import contextlib
-import errno
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,8 +30,8 @@ from lib.run.options import (
     whole,
 )
 from lib.run.stopping import EXIT_CODES, Interrupted
-from lib.system import memory
-from lib.system.console_log import start_console
+from lib.system import files, memory
+from lib.system.log import start_console
 from lib.system.seeds import seed_everything
 
 __all__ = [
@@ -55,7 +55,6 @@ __all__ = [
     "whole",
 ]
 
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 STOPPED = "Stopped at once. If the run has a checkpoint, --resume with its folder continues from the newest one."
 
 Train = Callable[[Any, RunOptions], State]
@@ -246,9 +245,16 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
 def prepare(seed: int) -> None:
     """Prepare the process before anything is built in it: memory, determinism, seeds."""
     memory.keep_freed_memory()
+    threading.excepthook = _report_thread
     # A resumed run has to equal the uninterrupted one.
     torch.backends.cudnn.deterministic = True
     seed_everything(seed)
+
+
+def _report_thread(args: threading.ExceptHookArgs) -> None:
+    """Print the error of a thread, except TensorBoard's writer: the next write raises the error again."""
+    if not (isinstance(args.exc_value, OSError) and type(args.thread).__module__.startswith("tensorboard.")):
+        threading.__excepthook__(args)
 
 
 def _described(error: OSError) -> str:
@@ -256,7 +262,7 @@ def _described(error: OSError) -> str:
     what = str(error.strerror or error) + (f": {error.filename}" if error.filename else "")
     if isinstance(error, FileNotFoundError):
         return f"{what}. If it or its folder was deleted or moved, put it back"
-    advice = ". To go on, make room; then resume the run, or start again" if error.errno in FULL_DISK else ""
+    advice = ". To go on, make room; then resume the run, or start again" if error.errno in files.FULL_DISK else ""
     return f"{what}. Files that were saved before are kept{advice}"
 
 

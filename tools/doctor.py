@@ -34,7 +34,7 @@ try:
     from lib.experience.replay_buffer import ReplayBuffer
     from lib.hyperparameters import HYPERPARAMS
     from lib.run.options import DEFAULT_RUNS_DIR
-    from lib.system import files, machine, memory
+    from lib.system import machine, memory
 
     import ale_py
     import numpy as np
@@ -189,7 +189,7 @@ def measure_disk(runs_dir: Path) -> Finding:
             speed = DISK_TEST_MEGABYTES * 2**20 / 1e6 / (time.perf_counter() - start)
     except OSError as error:
         text = f"disk: {DISK_TEST_MEGABYTES} MB cannot be written to {runs_dir}: {error.strerror}"
-        return Finding(PROBLEM, text, files.REMEDIES.get(error.errno or 0, "use another --runs-dir"))
+        return Finding(PROBLEM, text, "make room, or use another --runs-dir")
     text = f"disk: {speed:.0f} MB/s written and synchronised"
     if speed < MIN_DISK_SPEED:
         return Finding(NOTE, text, "use another --runs-dir, or --set checkpoint_every=200000")

@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import Window, WindowClosed, action_names, add_score_panel
-from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult
+from lib.run.episode_player import EpisodePlayer, EpisodeResult
 from lib.run.episode_replayer import FrameSink
 from lib.run.policy import EpsilonGreedyPolicy
 from lib.run.video_file import Video, frames_per_second, unfinished_video
@@ -50,11 +50,8 @@ def record_videos(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -
         # The process id keeps two programs that record the same run apart.
         unfinished = args.run / "videos" / f"{stem}.{os.getpid()}.part.webm"
         with unfinished_video(unfinished, frames_per_second(env)) as video:
-            with TaskProgress(
-                f"Recording episode {number + 1} of {args.episodes}",
-                unit=f"frames of at most {MAX_STEPS:,}",
-                shown=True,
-            ) as progress:
+            task = f"Recording episode {number + 1} of {args.episodes}"
+            with TaskProgress(task, unit="frames", shown=True) as progress:
                 result = play_episode(number, partial(record, video, progress))
             print_result(number, result)
             print(video.close_as(f"{stem}-return-{result.total:.7g}"))

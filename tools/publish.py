@@ -29,8 +29,8 @@ from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import format_return
 from lib.run.folder import read_params, write_json
 from lib.system import files
-from lib.system.console_log import quoted, without_folder
 from lib.system.files import PROJECT
+from lib.system.log import without_folder
 
 import torch
 
@@ -151,7 +151,7 @@ def without(options: Sequence[str], argv: list[str]) -> list[str]:
 
 def card(agent: TrainedAgent, model: Path, size: str, params: dict[str, Any], metrics: dict[str, Any]) -> str:
     """Return the text of a model's README.md. Its commands are those of the project folder."""
-    shown = quoted(str(model.relative_to(PROJECT)) if model.is_relative_to(PROJECT) else f"path/to/{model.name}")
+    shown = shlex.quote(str(model.relative_to(PROJECT)) if model.is_relative_to(PROJECT) else f"path/to/{model.name}")
     endless = count_at_limit(metrics["lengths"])
     sessions = params["sessions"]
     first, *later = sessions

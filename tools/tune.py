@@ -32,7 +32,7 @@ from lib.analysis.run_data import read_episodes
 from lib.errors import Fault, UsageError
 from lib.run.stopping import NOT_FINITE
 from lib.system import files, machine
-from lib.system.console_log import install_command
+from lib.system.log import install_command
 from lib.system.parent import kill_with_parent
 
 import pandas as pd

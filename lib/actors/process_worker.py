@@ -11,7 +11,7 @@ import torch
 
 from lib.actors.contract import Actor, Failed, Weights, make_actor, next_segment, with_weights
 from lib.envs import checked_env
-from lib.system.console_log import start_console
+from lib.system.log import start_console
 from lib.system.parent import ParentGone, end_with_learner, receive, send
 from lib.system.shared_memory import SharedWeights, Slots
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.errors import Fault, UsageError
-from lib.system.console_log import install_command
+from lib.system.log import install_command
 from lib.system.processes import handling
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from lib.run.arguments import short_number
 from lib.run.checkpoint_files import numbered
 from lib.run.episodes import WINDOW, Episodes, format_return
 from lib.run.folder import in_use, read_params
-from lib.system.console_log import without_folder
+from lib.system.log import without_folder
 
 IGNORED = ("run_name", "milestone")  # hyperparameters that do not influence training
 # Settings in which the runs of a group may differ: the seed, and options on which neither results nor speeds depend.

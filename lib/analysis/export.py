@@ -28,7 +28,7 @@ from lib.errors import Fault, UsageError
 from lib.run.episode_player import EpisodePlayer
 from lib.run.policy import GreedyPolicy, scores_of
 from lib.system import files, memory
-from lib.system.console_log import install_command
+from lib.system.log import install_command
 from lib.system.progress import TaskProgress
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import errno
 import io
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +15,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lib.analysis import comparison, curves, intervals, run_data
-from lib.errors import Fault, UsageError
+from lib.errors import UsageError
 from lib.run.curve import picture_title
 from lib.run.episodes import WINDOW
 from lib.run.folder import read_params
 from lib.system import files
-from lib.system.console_log import without_folder
+from lib.system.log import without_folder
 
 TEMPLATE = "report.html"
 PICTURES = ("steps", "minutes", "speed", "parts")
@@ -91,20 +90,20 @@ def write_report(runs: Sequence[Path], folder: Path, notes: Sequence[str] = ()) 
     Raises:
         UsageError: if a run has damaged files, or if the folder cannot be written to or has a report.html of another
             program.
-        Fault: if the disk is full.
     """
     _require_replaceable(folder / TEMPLATE)
     pictures = draw_pictures(runs)
     html = render_page(runs, pictures, notes)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        new = {folder / picture.file: picture.png for picture in pictures}
-        files.write_all({**new, folder / TEMPLATE: html})
+        new = {folder / each.file: each.png for each in pictures}
+        for path, picture in new.items():
+            files.write(path, picture)
+        files.write(folder / TEMPLATE, html)
     except OSError as error:
-        what = f"{folder} cannot be written ({error.strerror}), and an older report there is kept"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise Fault(f"{what}; {files.REMEDIES[error.errno]}, or give another --output") from error
-        raise UsageError(f"{what}; give another --output") from error
+        raise UsageError(
+            f"{folder} cannot be written ({error.strerror}); make room, or give another --output"
+        ) from error
     for old in {folder / f"report-{name}.png" for name in PICTURES} - set(new):
         with suppress(OSError):
             old.unlink()

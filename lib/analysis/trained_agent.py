@@ -1,5 +1,6 @@
 """Trained agent of a run: the network of a checkpoint and its environment."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from lib.run import checkpoint_reading
 from lib.run.checkpoint_files import BEST, LAST, find_checkpoint, numbered, step_of
 from lib.run.folder import current_commit, describe_network, read_params, trusted_id
 from lib.run.policy import GreedyPolicy, SampledPolicy
-from lib.system.console_log import quoted
 
 
 class TrainedAgent:
@@ -152,9 +152,9 @@ def _require_known(run: Path, recorded: dict[str, Any] | None) -> None:
     """Refuse a network that a file of the user defines."""
     if recorded and recorded["builder"]:
         raise UsageError(
-            f"{run} has a network of its own, {recorded['class']}. Add --network {quoted(recorded['builder'])}, which "
-            "runs that file's code. The class, or a function in its place, is called with the observation space and "
-            "the number of actions"
+            f"{run} has a network of its own, {recorded['class']}. Add --network {shlex.quote(recorded['builder'])}, "
+            "which runs that file's code. The class, or a function in its place, is called with the observation space "
+            "and the number of actions"
         )
 
 

@@ -21,7 +21,7 @@ from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 from lib.envs.checked_env import close_all
 from lib.errors import CallInterrupted, EnvironmentFailed, Fault, UsageError
 from lib.system import processes
-from lib.system.console_log import start_console
+from lib.system.log import start_console
 from lib.system.parent import end_with_learner
 from lib.system.shared_block import has_room
 

@@ -23,7 +23,7 @@ from torch import distributed
 from lib.errors import Fault, UsageError, divisors
 from lib.ppo.rollout import Rollout
 from lib.ppo.update import LearnerGroup, Trainer, Transitions
-from lib.system.console_log import start_console
+from lib.system.log import start_console
 from lib.system.machine import cores, torch_threads
 from lib.system.memory import shortage
 from lib.system.parent import ParentGone, end_with_learner, receive

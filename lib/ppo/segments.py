@@ -138,7 +138,7 @@ class Segments(ExperienceSource):
     def _start(self) -> Actors:
         seconds = math.ceil(max(handle.seconds_to_replay for handle in self._handles))
         if seconds > 1 and self.acting.engine != "inline":  # inline actors show their own progress
-            self._restoring = TaskProgress(REPLAYING, seconds + self.START_UP_SECONDS)
+            self._restoring = TaskProgress(REPLAYING, seconds + self.START_UP_SECONDS, "seconds")
         return start_actors(
             self.acting.engine,
             partial(PPOActor, self.acting),

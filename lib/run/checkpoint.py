@@ -103,7 +103,7 @@ class VerifiedSaver(BaseSaveHandler):
         return ""
 
     def _advice(self, error: BaseException) -> str:
-        remedy = files.REMEDIES.get(getattr(error, "errno", errno.ENOSPC), "correct the cause")
+        remedy = "make room" if getattr(error, "errno", errno.ENOSPC) in files.FULL_DISK else "correct the cause"
         if numbered(self.folder, "step"):
             return f"Earlier checkpoints are kept; {remedy}, and continue with --resume"
         return f"There is no earlier checkpoint; {remedy}, and start a new run"

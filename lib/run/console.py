@@ -99,7 +99,7 @@ class Screen:
 
     def _start_warm_up(self) -> None:
         if self.warm_up > 0:
-            self._filling = TaskProgress("Replay warm-up", self.warm_up, from_first=True)
+            self._filling = TaskProgress("Replay warm-up", self.warm_up)
             self.exp_source.on_step = self._filling.advance
 
     def _start_training(self) -> None:

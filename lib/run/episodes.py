@@ -15,7 +15,6 @@ from ignite.engine import Engine, Events
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
 from lib.run.events import EpisodeEvents
-from lib.system import files
 from lib.system.clock import format_duration, since_process_start
 from lib.system.shapes import NUMBER, Each, misfits
 
@@ -271,7 +270,7 @@ class EpisodeFile:
         )
 
     def _append(self, *rows: Sequence[str]) -> None:
-        with files.named(self.path), self.path.open("a", newline="") as file:
+        with self.path.open("a", newline="") as file:
             if not file.tell():
                 if self._begun:
                     log.warning("%s was deleted or emptied: its rows so far are lost.", self.path)

@@ -32,8 +32,8 @@ from lib.run.run_end import RunEnd
 from lib.run.run_parts import RunParts
 from lib.run.saved_state import SavedState
 from lib.run.tensorboard import FigureFunction
-from lib.system import files, memory
-from lib.system.console_log import start_console
+from lib.system import memory
+from lib.system.log import start_console
 from lib.system.progress import show_progress
 
 log = logging.getLogger(__name__)
@@ -269,9 +269,7 @@ class _Setup:
         self._checkpointer.attach(parts.engine)
 
     def _on_error(self, engine: Engine, error: BaseException) -> None:
-        """Name the run in a disk error that names no file, and remove a new run that was refused."""
-        if isinstance(error, OSError):
-            files.set_path(error, self._parts.run.path)
+        """Remove a new run that was refused."""
         if isinstance(error, UsageError):
             self._parts.discard_if_new()
 

@@ -20,7 +20,7 @@ from lib.errors import UsageError
 from lib.run.evaluation import SPREAD
 from lib.run.stopping import EXIT_CODES
 from lib.run.tensorboard import end_metrics
-from lib.system.console_log import install_command
+from lib.system.log import install_command
 from lib.system.seeds import undisturbed
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,6 @@ import logging
 import os
 import sys
 import time
-from types import TracebackType
 from typing import Any, Self
 
 from tqdm import tqdm
@@ -13,9 +12,8 @@ from lib.system.clock import format_estimate
 
 log = logging.getLogger(__name__)
 
-ON_TERMINAL, IN_FILE = 0.5, 30.0  # seconds between two updates
-FIRST_IN_FILE = 3.0  # seconds until the first one; shorter tasks log nothing
-MIN_BAR = 18  # columns that a text has to leave for the percentage and the bar
+INTERVAL = 30.0  # seconds between two log lines
+FIRST = 3.0  # seconds until the first one; shorter tasks log nothing
 
 _shown = False
 
@@ -26,14 +24,11 @@ def show_progress(shown: bool) -> None:
     _shown = shown
 
 
-def is_terminal(stream: Any) -> bool:
-    """Return whether a bar can be drawn on a stream: on a terminal, unless it cannot move its cursor."""
-    return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"
-
-
 def bar_stream() -> Any | None:
-    """Return the stream on which bars are drawn, or None without a terminal."""
-    return next((stream for stream in (sys.stderr, sys.stdout) if is_terminal(stream)), None)
+    """Return the stream on which bars are drawn, or None without a terminal that can move its cursor."""
+    if os.environ.get("TERM") == "dumb":
+        return None
+    return next((stream for stream in (sys.stderr, sys.stdout) if stream.isatty()), None)
 
 
 class TaskProgress:
@@ -44,94 +39,50 @@ class TaskProgress:
         total: size of the task, or None if unknown.
         unit: plural of what is counted.
         shown: whether to show anything; None for the setting of this process, see show_progress.
-        from_first: whether the estimate excludes the time before the first unit, in which processes may start.
-
-    Attributes:
-        on_terminal: whether a bar is drawn. Otherwise lines are logged.
     """
 
-    def __init__(
-        self,
-        task: str,
-        total: int | None = None,
-        unit: str = "steps",
-        shown: bool | None = None,
-        from_first: bool = False,
-    ):
-        stream = bar_stream()
-        self.on_terminal = stream is not None
-        self._task = task
-        self._total = total
-        self._unit = unit
+    def __init__(self, task: str, total: int | None = None, unit: str = "steps", shown: bool | None = None):
+        self._task, self._total, self._unit = task, total, unit
         self._shown = _shown if shown is None else shown
-        self._done = 0
         self._start = time.monotonic()
-        # Time and finished units at the start of the estimate; None before the first unit.
-        self._since: tuple[float, int] | None = None if from_first else (self._start, 0)
-        self._next = self._start + (ON_TERMINAL if self.on_terminal else FIRST_IN_FILE)
+        self._done = 0
+        self._first: tuple[float, int] | None = None  # time and count of the first units: processes may start before
+        self._next = self._start + FIRST
+        stream = bar_stream() if self._shown else None
         self._bar: tqdm[Any] | None = None
-        if self._shown and stream is not None:
-            self._stream = stream
-            self._bar = tqdm(total=1.0, bar_format="{desc}", dynamic_ncols=True, leave=False, file=stream)
-            self.show(None if total is None else 0.0, f"{task} ...")
+        if stream is not None:
+            self._bar = tqdm(desc=task, total=total, unit=f" {unit}", dynamic_ncols=True, leave=False, file=stream)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def due(self) -> bool:
-        """Whether it is time for the next update."""
-        return self._shown and time.monotonic() >= self._next
 
     def advance(self, count: int = 1) -> None:
         """Count finished units, and show them if an update is due."""
         self._done += count
-        self._since = self._since or (time.monotonic(), self._done)
-        if not self.due:
-            return
-        if not self._total:
-            self.show(None, f"{self._task}: {self._done:,} {self._unit}")
-            return
-        text = f"{self._done:,} of {self._total:,} {self._unit}{self._remaining(self._total)}"
-        self.show(min(1.0, self._done / self._total), f"{self._task}: {text}", text)
+        now = time.monotonic()
+        self._first = self._first or (now, self._done)
+        if self._bar is not None:
+            self._bar.update(count)
+        elif self._shown and now >= self._next:
+            self._next = now + INTERVAL
+            of_total = f" of {self._total:,}" if self._total else ""
+            log.info("%s: %s%s %s%s.", self._task, f"{self._done:,}", of_total, self._unit, self._left(now))
 
-    def _remaining(self, total: int) -> str:
-        """Return the estimated remaining time, as in ", 3 min left"; "" while it is unknown."""
-        assert self._since is not None
-        since, before = self._since
-        if self._done == before:
+    def _left(self, now: float) -> str:
+        """Return the estimated remaining time, as in ", 3 min left"; "" if unknown."""
+        assert self._first is not None
+        since, before = self._first
+        if self._total is None or self._done == before:
             return ""
-        per_unit = (time.monotonic() - since) / (self._done - before)
-        return f", {format_estimate(per_unit * max(0, total - self._done))} left"
+        left = (now - since) / (self._done - before) * max(0, self._total - self._done)
+        return f", {format_estimate(left)} left"
 
     def count_seconds(self) -> None:
-        """Show the seconds since the start, if an update is due. For tasks whose `total` is an estimate in seconds."""
-        seconds = time.monotonic() - self._start
-        if self.due and self._total:
-            self.show(min(1.0, seconds / self._total), f"{self._task}: {seconds:.0f} of about {self._total} s")
-
-    def show(self, share: float | None, *texts: str) -> None:
-        """Show the progress now.
-
-        Args:
-            share: part of the task that is done, 0 to 1; None if unknown.
-            texts: the same description in decreasing length. A bar has the first one that fits beside it; a log line
-                has the first one.
-        """
-        self._next = time.monotonic() + (ON_TERMINAL if self.on_terminal else IN_FILE)
-        if self._bar is None:
-            if self._shown:
-                log.info("%s.", texts[0])
-            return
-        room = _columns(self._stream) - MIN_BAR
-        self._bar.bar_format = "{desc}" if share is None else "{percentage:3.0f}%|{bar}| {desc}"
-        self._bar.n = share or 0.0
-        self._bar.set_description_str(next((text for text in texts if len(text) <= room), texts[-1]))
+        """Advance to the seconds since the start, for a task whose `total` is an estimate in seconds."""
+        self.advance(int(time.monotonic() - self._start) - self._done)
 
     def close(self) -> None:
         """Remove the bar."""
@@ -139,10 +90,3 @@ class TaskProgress:
             self._bar.close()
             self._bar = None
         self._shown = False
-
-
-def _columns(stream: Any) -> int:
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or 80
-    except (OSError, ValueError):
-        return 80

@@ -50,11 +50,6 @@ def without_folder(word: str) -> str:
     return f"{option}{equals}{Path(value).name if Path(value).is_absolute() else value}"
 
 
-def quoted(word: str) -> str:
-    """Return a word as a shell reads it."""
-    return shlex.quote(word)
-
-
 def install_command(extra: str) -> str:
     """Return the command that installs one of the project's extras, from any folder."""
-    return f"pip install -e {quoted(f'{PROJECT}[{extra}]')}"
+    return f"pip install -e {shlex.quote(f'{PROJECT}[{extra}]')}"
