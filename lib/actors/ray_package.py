@@ -16,7 +16,6 @@ from typing import Any
 
 from lib.errors import Fault, UsageError
 from lib.system.log import install_command
-from lib.system.processes import handling
 
 log = logging.getLogger(__name__)
 
@@ -72,10 +71,12 @@ def signals_postponed(*numbers: signal.Signals) -> Iterator[None]:
         yield
         return
     received: list[int] = []
+    before = {number: signal.signal(number, lambda which, frame: received.append(which)) for number in numbers}
     try:
-        with handling(numbers, lambda which, frame: received.append(which)):
-            yield
+        yield
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
         for which in received[:1]:
             signal.raise_signal(which)
 

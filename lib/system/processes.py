@@ -6,11 +6,10 @@ import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
-from types import FrameType
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -21,7 +20,6 @@ from lib.system.files import PROJECT
 from lib.system.shared_block import SharedBlock
 
 Result = TypeVar("Result")
-Handler = Callable[[int, FrameType | None], Any]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # they stop a run cleanly
 
@@ -175,17 +173,6 @@ def in_thread(call: Callable[[], Result]) -> "Future[Result]":
 
     threading.Thread(target=work, daemon=True).start()
     return future
-
-
-@contextmanager
-def handling(numbers: Iterable[signal.Signals], handler: Handler) -> Iterator[None]:
-    """Handle signals by a function in this block, and restore the previous handlers at its end."""
-    previous = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, before in previous.items():
-            signal.signal(number, before)
 
 
 @contextmanager

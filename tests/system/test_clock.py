@@ -34,17 +34,10 @@ def test_without_proc_the_import_counts_as_the_start(monkeypatch, tmp_path):
     ("seconds", "text"),
     [
         (0.2, "10 s"),
-        (10, "10 s"),
-        (11, "10 s"),
-        (61, "60 s"),
         (114, "110 s"),
         (116, "2 min"),
-        (150.1, "3 min"),
-        (119 * 60, "119 min"),
         (120 * 60, "2 h"),
-        (47 * 3600, "47 h"),
         (48 * 3600, "2 days"),
-        (60 * 3600 + 1, "3 days"),
     ],
 )
 def test_an_estimate_is_rounded_to_one_unit(seconds, text):
