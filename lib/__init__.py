@@ -30,11 +30,6 @@ def missing_environment(package: str) -> str:
     return f"{text}Activate the environment: source {os.path.dirname(python)}/activate"
 
 
-def has_environment() -> bool:
-    """Return whether any of the main packages is installed."""
-    return any(find_spec(package) for package in ("torch", "ignite", "gymnasium"))
-
-
 def _excepthook(kind: "type[BaseException]", error: BaseException, trace: object) -> None:
     package = (getattr(error, "name", None) or "").split(".")[0]
     if kind is ModuleNotFoundError and package in PACKAGES and find_spec(package) is None:

@@ -10,7 +10,7 @@ from torch.utils.tensorboard import SummaryWriter
 from lib.hyperparameters import HYPERPARAMS
 from lib.run.folder import describe, read_params, write_json
 from lib.run.options import RunOptions
-from lib.run.video_file import Video
+from lib.run.videos import Video
 
 PARTS = {"act": 1.0, "environment": 2.0, "sample": 0.5, "learn": 4.0}  # seconds
 
@@ -52,10 +52,10 @@ def add_scalars(path, episodes=150):
 def add_videos(path, *names):
     """Add a short video under each name to a run. Later names are newer."""
     for age, name in enumerate(reversed(names)):
-        video = Video(path / "videos" / name, 10)
-        for shade in range(0, 250, 25):
-            video.write(np.full((64, 64, 3), shade, np.uint8))
-        video.close()
+        with Video(path / "videos" / "part.webm", 10) as video:
+            for shade in range(0, 250, 25):
+                video.write(np.full((64, 64, 3), shade, np.uint8))
+            video.keep(name)
         os.utime(path / "videos" / name, (1e9 - age, 1e9 - age))
     return path
 

@@ -13,7 +13,6 @@ file. The evaluation.json of a published model is not overwritten.
 
 import sys
 from pathlib import Path
-from statistics import fmean
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -32,27 +31,19 @@ def main() -> None:
         "--episodes", default=100, type=cli.positive, metavar="N", help="number of episodes (default: 100)"
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="file to write instead of evaluation.json")
-    parser.add_argument("--quiet", action="store_true", help="hide the progress bar")
     args = cli.run_args(parser)
     is_run = (args.run / "episodes.csv").exists()  # a published model's card quotes its evaluation.json, which stays
     is_greedy = not args.sample and not args.epsilon
     output = args.output or (args.run / "evaluation.json" if is_run and is_greedy else None)
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_id, args.network)
     policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.n_actions, args.epsilon)
-    metrics = evaluation.evaluate(policy, agent.make_env, args.episodes, args.seed, progress=not args.quiet)
-    evaluation.log_result(metrics)
-    context = {
-        "checkpoint": agent.file.name,
-        "step": agent.step,
-        "epsilon": args.epsilon,
-        "sample": args.sample,
-        "seed": args.seed,
-    }
+    metrics = evaluation.evaluate(policy, agent.make_env, args.episodes, args.seed, progress=True)
+    training = returns_before(args.run, agent.step) if is_greedy else []
+    advice = tool_command("evaluate", args.run, agent.env_id, *agent.policy.less_greedy, which=args.checkpoint)
+    evaluation.log_result(metrics, training, advice)
     if output is not None:
-        write_json(output, context | metrics)
-    if is_greedy and evaluation.is_clearly_below(metrics, training := returns_before(args.run, agent.step)):
-        advice = tool_command("evaluate", args.run, agent.env_id, *agent.policy.less_greedy, which=args.checkpoint)
-        evaluation.warn_of_greedy_play(metrics["mean"], fmean(training), advice)
+        settings = {"epsilon": args.epsilon, "sample": args.sample, "seed": args.seed}
+        write_json(output, {"checkpoint": agent.file.name, "step": agent.step} | settings | metrics)
 
 
 if __name__ == "__main__":

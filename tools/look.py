@@ -3,61 +3,29 @@
 
     ./look.py PongNoFrameskip-v4
     ./look.py examples.snake:Snake-v0 --episodes 50
-    ./look.py BreakoutNoFrameskip-v4 --record random.webm    # also a video of the first episode
 
 The environment has this project's wrappers, as in training, so an Atari game has four frames per step. Rewards are
 those that an agent learns from, and returns are those before clipping. If the environment reports which actions are
 legal, only those are played. The return has its standard error.
 """
 
-import argparse
-import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
-from lib.analysis.random_play import RandomPlayer
+from lib.analysis.random_play import play
 from lib.analysis.window import action_names
 from lib.envs.observations import observation_kind
 from lib.envs.single_env import close_plain_env, make_env, make_plain_env
 from lib.run.episode_player import MAX_STEPS, count_at_limit
-from lib.run.video_file import Video, frames_per_second, unfinished_video
 
-import gymnasium as gym
 import numpy as np
-from tqdm import tqdm
 
 MOST_REWARDS = 10  # different rewards that are listed
-
-
-@contextmanager
-def recording(path: Path | None, env: gym.Env) -> Iterator[Video | None]:
-    """Yield a video that gets its name when it is complete, or None if there is no path."""
-    if path is None:
-        yield None
-        return
-    unfinished = path.with_name(f".{path.stem}.{os.getpid()}.part.webm")
-    with unfinished_video(unfinished, frames_per_second(env)) as video:
-        yield video
-        print(f"video         {os.fspath(video.close_as(path.stem))}")
-
-
-def _film(video: Video, env: gym.Env) -> None:
-    video.write(np.asarray(env.render()))
-
-
-def webm(text: str) -> Path:
-    """Return the path of a video, as an argparse type."""
-    if Path(text).suffix != ".webm":
-        raise argparse.ArgumentTypeError(f"{text} has to end in .webm")
-    return Path(text)
 
 
 def main() -> None:
@@ -65,24 +33,17 @@ def main() -> None:
     parser.add_argument("env_id", metavar="ENV_ID", help='gymnasium id; "package.module:Id" imports the module first')
     parser.add_argument("--episodes", type=cli.positive, default=10, metavar="N", help="episodes (default: 10)")
     parser.add_argument("--seed", type=cli.seed, default=1, metavar="N", help="seed (default: 1)")
-    parser.add_argument("--record", type=webm, metavar="FILE", help="video of the first episode, such as random.webm")
     args = parser.parse_args()
     env_id = args.env_id
     plain = make_plain_env(env_id)
     print(f"observations  {plain.observation_space}")
     close_plain_env(plain, env_id)  # some games allow only one at a time
-    env = make_env(env_id, render_mode="rgb_array" if args.record else None)
+    env = make_env(env_id)
     space = env.observation_space
-    kind = observation_kind(space).value
-    print(f"states        {kind}, {space.shape} {space.dtype}")
+    print(f"states        {observation_kind(space).value}, {space.shape} {space.dtype}")
     print(f"actions       {env.action_space.n}: {', '.join(action_names(env))}")
-    player = RandomPlayer(env, args.seed)
-    episodes = []
     start = time.perf_counter()
-    for number in tqdm(range(args.episodes), disable=args.episodes < 2 or None):  # None hides it in a file
-        with recording(args.record if number == 0 else None, env) as video:
-            film = partial(_film, video, env) if video is not None else lambda: None
-            episodes.append(player.play(film))
+    episodes = play(env, args.episodes, args.seed)
     seconds = time.perf_counter() - start
     returns, lengths = [episode.total for episode in episodes], [episode.length for episode in episodes]
     steps = sum(lengths)
@@ -94,8 +55,7 @@ def main() -> None:
     print(f"legal         {np.mean([episode.legal_share for episode in episodes]):.0%} of the actions, on average")
     print(f"length        mean {np.mean(lengths):.0f} steps, {min(lengths)} to {max(lengths)}")
     print(f"return        mean {np.mean(returns):g}{error}, {min(returns):g} to {max(returns):g}")
-    if not args.record:
-        print(f"speed         {steps / seconds:,.0f} steps/s")
+    print(f"speed         {steps / seconds:,.0f} steps/s")
     if cut := count_at_limit(lengths):
         print(f"cut           {cut} of {len(lengths)} episodes, at {MAX_STEPS:,} steps; their returns are incomplete")
 

@@ -3,11 +3,10 @@
 
     ./play.py ../runs/2026-11-20T1200-pong-01_ppo
     ./play.py 2026-11-20T1200-pong-01_ppo --checkpoint last --scores
-    ./play.py 2026-11-20T1200-pong-01_ppo --scale 2       # the window can be resized, too
     ./play.py 2026-11-20T1200-pong-01_ppo --record --episodes 3      # needs no display
 
 Videos are written to the run folder as videos/play-<step>-episode-<number>-return-<return>.webm, where <step> is the
-agent step of the checkpoint. If the name is taken, for example by another seed, "-2" is appended.
+agent step of the checkpoint. A video of the same name is replaced.
 """
 
 import argparse
@@ -24,9 +23,8 @@ from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import Window, WindowClosed, action_names, add_score_panel
 from lib.run.episode_player import EpisodePlayer, EpisodeResult
-from lib.run.episode_replayer import FrameSink
 from lib.run.policy import EpsilonGreedyPolicy
-from lib.run.video_file import Video, frames_per_second, unfinished_video
+from lib.run.videos import FOLDER, FrameSink, Video, frames_per_second
 from lib.system.progress import TaskProgress
 
 import gymnasium as gym
@@ -34,7 +32,7 @@ import numpy as np
 
 
 def watch_in_window(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> None:
-    window = Window(f"{agent.env_id}, {args.run.name}", frames_per_second(env), args.scale or 1.0)
+    window = Window(f"{agent.env_id}, {args.run.name}", frames_per_second(env))
     play_episode = player(agent, env, args)
     print("Playing in a window. Close it, or press Ctrl-C, to stop.", flush=True)
     with suppress(WindowClosed):
@@ -45,16 +43,15 @@ def watch_in_window(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace)
 
 def record_videos(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> None:
     play_episode = player(agent, env, args)
+    unfinished = args.run / FOLDER / f"{os.getpid()}.part.webm"
     for number in range(args.episodes):
-        stem = f"play-{agent.step}-episode-{number + 1}"
-        # The process id keeps two programs that record the same run apart.
-        unfinished = args.run / "videos" / f"{stem}.{os.getpid()}.part.webm"
-        with unfinished_video(unfinished, frames_per_second(env)) as video:
-            task = f"Recording episode {number + 1} of {args.episodes}"
+        task = f"Recording episode {number + 1} of {args.episodes}"
+        with Video(unfinished, frames_per_second(env)) as video:
             with TaskProgress(task, unit="frames", shown=True) as progress:
                 result = play_episode(number, partial(record, video, progress))
             print_result(number, result)
-            print(video.close_as(f"{stem}-return-{result.total:.7g}"))
+            name = f"play-{agent.step}-episode-{number + 1}-return-{result.total:.7g}.webm"
+            print(video.keep(name), flush=True)
 
 
 def record(video: Video, progress: TaskProgress, frame: np.ndarray) -> None:
@@ -82,26 +79,19 @@ def player(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> Calla
 
 
 def print_result(number: int, result: EpisodeResult) -> None:
-    print(f"Episode {number + 1}: return {result.total:.7g}, {result.length} steps")
+    print(f"Episode {number + 1}: return {result.total:.7g}, {result.length} steps", flush=True)
 
 
 def main() -> None:
     parser = cli.run_tool(__doc__)
     parser.add_argument("--episodes", default=1, type=cli.positive, metavar="N", help="number of episodes (default: 1)")
     parser.add_argument("--record", action="store_true", help="write a video of each episode instead of a window")
-    parser.add_argument(
-        "--scale", type=cli.above_zero, metavar="S", help="size of the window, without --record (default: 1)"
-    )
     parser.add_argument("--scores", action="store_true", help="show action values or probabilities beside the frames")
     args = cli.run_args(parser)
-    if args.record and args.scale:
-        parser.error("--scale is the size of the window; leave it out with --record")
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_id, args.network)
     env = agent.make_env(render_mode="rgb_array")
-    if args.record:
-        record_videos(agent, env, args)
-    else:
-        watch_in_window(agent, env, args)
+    play = record_videos if args.record else watch_in_window
+    play(agent, env, args)
     env.close()
 
 

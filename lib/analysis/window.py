@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from lib.envs.single_env import has_display
 from lib.errors import UsageError
-from lib.run import video_file
+from lib.run.videos import MIN_SIDE, enlarge
 
 HEADLESS_DRIVERS = ("dummy", "offscreen", "evdev")  # what SDL falls back to if no display answers
 MAX_SCORES = 20
@@ -31,13 +31,12 @@ class Window:
     Args:
         title: window title.
         frames_per_second: frames shown per second.
-        scale: size of the window, relative to the frames. A person may change it.
 
     Raises:
         UsageError: if there is no display or pygame is not installed.
     """
 
-    def __init__(self, title: str, frames_per_second: float, scale: float = 1.0):
+    def __init__(self, title: str, frames_per_second: float):
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         if not has_display():
             raise UsageError(
@@ -51,7 +50,6 @@ class Window:
         self._pygame: Any = pygame
         self._title = title
         self._frames_per_second = frames_per_second
-        self._scale = scale
         self._opened = False
         self._clock = pygame.time.Clock()
 
@@ -61,10 +59,10 @@ class Window:
         Raises:
             WindowClosed: if the window has been closed.
         """
-        pygame, frame = self._pygame, video_file.enlarge(frame)
+        pygame, frame = self._pygame, enlarge(frame)
         height, width = frame.shape[:2]
         if not self._opened:
-            self._open(round(width * self._scale), round(height * self._scale))
+            self._open(width, height)
         if any(event.type == pygame.QUIT for event in pygame.event.get()):
             raise WindowClosed
         surface = pygame.display.get_surface()
@@ -133,8 +131,8 @@ def add_score_panel(
         score_name: heading of the panel, "Q" or "probability".
         mask: action mask, (n_actions,) bool, or (1,) for all actions.
     """
-    frame = video_file.enlarge(frame)
-    if (missing := video_file.MIN_SIDE - frame.shape[0]) > 0:  # the frame is a strip
+    frame = enlarge(frame)
+    if (missing := MIN_SIDE - frame.shape[0]) > 0:  # the frame is a strip
         frame = np.pad(frame, ((0, missing), (0, 0), (0, 0)))
     height = frame.shape[0]
     actions = np.flatnonzero(np.broadcast_to(mask, scores.shape))

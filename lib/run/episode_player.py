@@ -1,14 +1,16 @@
-"""Whole episodes of a policy, in environments that an evaluation resets to its own seeds."""
+"""Whole episodes of a policy, in environments that are reset to the seeds of an evaluation."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium.wrappers import RecordEpisodeStatistics
 
-from lib.envs.atari import NOOP_MAX, DirectAtari, allow_no_ops, is_atari, reset_with_no_ops, statistics_wrapper
+from lib.envs.atari import NOOP_MAX, allow_no_ops, is_atari, reset_with_no_ops, statistics_wrapper
+from lib.system.machine import torch_threads
 from lib.system.seeds import tagged_seed
 
 Policy = Callable[[np.ndarray, Sequence[np.random.Generator]], np.ndarray]
@@ -38,64 +40,57 @@ class EpisodeResult(NamedTuple):
     digest: bytes
 
 
-class Game:
-    """An episode that is being played.
-
-    Attributes:
-        state: current state.
-        random: random generator of the episode, for policies that draw their actions.
-        result: the result, or None while the episode lasts.
-    """
-
-    def __init__(self, env: gym.Env, statistics: RecordEpisodeStatistics | DirectAtari, seed: int, number: int):
-        self.random = np.random.default_rng(tagged_seed("evaluation actions", seed, number))
-        self.result: EpisodeResult | None = None
-        self._env = env
-        self._statistics = statistics
-        self._number = number
-        self._steps = 0
-        self._digest = hashlib.blake2b()
-        self._show(_reset(env, seed, number))
-
-    def step(self, action: int) -> None:
-        """Take an action."""
-        state, _, terminated, truncated, _ = self._env.step(action)
-        self._steps += 1
-        self._show(state)
-        if terminated or truncated or self._steps == MAX_STEPS:
-            total, length = self._statistics.episode_returns, self._statistics.episode_lengths
-            self.result = EpisodeResult(self._number, float(total), int(length), self._digest.digest())
-
-    def _show(self, state: Any) -> None:
-        self.state = np.asarray(state)
-        self._digest.update(self.state.tobytes())
-
-
 class EpisodePlayer:
-    """Player of whole episodes.
+    """Player of whole episodes in an environment.
 
     With a deterministic policy, the episodes of most Atari games differ only in the number of no-ops at their start.
     Each number from 1 to NOOP_MAX is therefore used once before any is repeated.
 
     Args:
         env: environment from make_env. Returns are those of the game, before rewards are clipped.
+
+    Attributes:
+        state: current state.
+        reward: reward of the last step, which may be clipped.
+        random: random generator of the episode, for policies that draw their actions.
+        result: result of the episode, or None while it lasts.
     """
+
+    state: np.ndarray
+    random: np.random.Generator
 
     def __init__(self, env: gym.Env):
         statistics = statistics_wrapper(env)
         if statistics is None:
             env = statistics = RecordEpisodeStatistics(env)
         self.env = env
+        self.reward = 0.0
+        self.result: EpisodeResult | None = None
         self._statistics = statistics
 
-    def start(self, seed: int, number: int) -> Game:
+    def start(self, seed: int, number: int) -> None:
         """Start an episode.
 
         Args:
             seed: seed of the evaluation. The episode's own seed is derived from it.
             number: index of the episode in the evaluation.
         """
-        return Game(self.env, self._statistics, seed, number)
+        self.random = np.random.default_rng(tagged_seed("evaluation actions", seed, number))
+        self.result = None
+        self._number = number
+        self._steps = 0
+        self._digest = hashlib.blake2b()
+        self._show(_reset(self.env, seed, number))
+
+    def step(self, action: int) -> None:
+        """Take an action."""
+        state, reward, terminated, truncated, _ = self.env.step(action)
+        self.reward = float(reward)
+        self._steps += 1
+        self._show(state)
+        if terminated or truncated or self._steps == MAX_STEPS:
+            total, length = self._statistics.episode_returns, self._statistics.episode_lengths
+            self.result = EpisodeResult(self._number, float(total), int(length), self._digest.digest())
 
     def play(
         self,
@@ -111,43 +106,16 @@ class EpisodePlayer:
             seed, number: see `start`.
             watch: function that receives every state (1, ...), including the first and the last.
         """
-        game = self.start(seed, number)
-        watch(game.state[None])
-        while game.result is None:
-            game.step(int(policy(game.state[None], [game.random])[0]))
-            watch(game.state[None])
-        return game.result
+        self.start(seed, number)
+        watch(self.state[None])
+        while self.result is None:
+            self.step(int(policy(self.state[None], [self.random])[0]))
+            watch(self.state[None])
+        return self.result
 
-
-def play_together(
-    policy: Policy,
-    players: Sequence[EpisodePlayer],
-    seed: int,
-    numbers: Sequence[int],
-    stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[EpisodeResult]:
-    """Play several episodes together, a step of each at a time, so that the network sees a batch of states.
-
-    Args:
-        policy, seed: see EpisodePlayer.play.
-        players: players of different environments, at least one for each number.
-        numbers: indices of the episodes in the evaluation.
-        stopped: function that is called before every reset and step. The episodes are abandoned if it returns True.
-
-    Yields:
-        The results in the order in which the episodes end.
-    """
-    games: list[Game] = []
-    for player, number in zip(players, numbers, strict=False):
-        if stopped():
-            return
-        games.append(player.start(seed, number))
-    while games and not stopped():
-        actions = policy(np.stack([game.state for game in games]), [game.random for game in games])
-        for game, action in zip(games, actions, strict=True):
-            game.step(int(action))
-        yield from (game.result for game in games if game.result is not None)
-        games = [game for game in games if game.result is None]
+    def _show(self, state: Any) -> None:
+        self.state = np.asarray(state)
+        self._digest.update(self.state.tobytes())
 
 
 def _reset(env: gym.Env, seed: int, number: int) -> Any:
@@ -159,3 +127,38 @@ def _reset(env: gym.Env, seed: int, number: int) -> Any:
         return state
     order = np.random.default_rng(tagged_seed("evaluation no-ops", seed)).permutation(NOOP_MAX)
     return reset_with_no_ops(env, int(order[number % NOOP_MAX]) + 1)
+
+
+def play_together(
+    policy: Policy,
+    players: Sequence[EpisodePlayer],
+    seed: int,
+    numbers: Sequence[int],
+    done: Callable[[EpisodeResult], object],
+    stopped: Callable[[], bool] = lambda: False,
+) -> None:
+    """Play several episodes together, a step of each at a time, so that the network sees a batch of states.
+
+    Args:
+        policy, seed: see EpisodePlayer.play.
+        players: players of different environments, at least one for each number.
+        numbers: indices of the episodes in the evaluation.
+        done: function that receives each result as soon as the episode ends.
+        stopped: function that is called before every reset and step. The episodes are abandoned if it returns True.
+    """
+    # One thread is enough for a small batch. torch clears its cache of cast weights when the outermost autocast context
+    # exits. This disabled one keeps the cache until all episodes have ended.
+    with torch_threads(1), torch.autocast("cpu", enabled=False):
+        playing: list[EpisodePlayer] = []
+        for player, number in zip(players, numbers, strict=False):
+            if stopped():
+                return
+            player.start(seed, number)
+            playing.append(player)
+        while playing and not stopped():
+            actions = policy(np.stack([player.state for player in playing]), [player.random for player in playing])
+            for player, action in zip(playing, actions, strict=True):
+                player.step(int(action))
+                if player.result is not None:
+                    done(player.result)
+            playing = [player for player in playing if player.result is None]

@@ -1,62 +1,62 @@
-"""Evaluation: whole episodes of a policy without exploration."""
+"""Evaluation: whole episodes of a policy, in single environments that are reset to seeds of their own.
 
+`evaluate` plays any number of episodes, side by side in processes if they take long. PeriodicEvaluation plays during
+training, with --evaluate-every, and FinalEvaluation at the end of a run.
+"""
+
+import dataclasses
 import logging
 import math
+import multiprocessing
+import pickle
+import signal
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
-from typing import Any
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from statistics import fmean
+from typing import Any, NamedTuple
 
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 from ignite.engine import Engine, Events
 
+from lib.envs.single_env import make_env
+from lib.hyperparameters import RunParameters
+from lib.run.checkpoint_files import LAST
+from lib.run.console import tool_command
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult, Policy, count_at_limit, play_together
-from lib.run.episodes import format_return
+from lib.run.episodes import Episodes, format_return
 from lib.run.events import EvaluationEvents
-from lib.run.side_by_side import results_of
-from lib.system.machine import torch_threads
+from lib.run.folder import RunFolder
+from lib.run.options import RunOptions
+from lib.run.policy import GreedyPolicy
+from lib.system.machine import cores
+from lib.system.parent import end_with_learner
+from lib.system.processes import context, kill_child, start_server
 from lib.system.progress import TaskProgress
-from lib.system.seeds import undisturbed
+from lib.system.seeds import tagged_seed, undisturbed
 
 log = logging.getLogger(__name__)
 
 Untimed = Callable[[], AbstractContextManager[None]]
 
-EPISODES = 20  # in the evaluation of a solved run
+EPISODES = 20  # in the evaluation at the end of a run
 EPISODES_BETWEEN = 10  # in an evaluation during training
 SPREAD = ("mean", "std", "min", "max")  # statistics of the returns
 
+GROUP = 10  # episodes that are played together
+SHORT = 1.0  # seconds; a shorter evaluation is not worth the start of a process
 
-def evaluator(
-    policy: Policy,
-    envs: Sequence[gym.Env],
-    seed: int = 0,
-    stopped: Callable[[], bool] = lambda: False,
-) -> Engine:
-    """Build an engine whose `run([0])` plays an episode in each environment, all together.
 
-    Args:
-        policy: see EpisodePlayer.play.
-        envs: environments from make_env.
-        seed: seed of the evaluation.
-        stopped: function that is called before every step. The evaluation is abandoned if it returns True.
+class Task(NamedTuple):
+    """What is evaluated; see `evaluate`."""
 
-    Returns:
-        The engine. After the episodes its metrics are those that `evaluate` returns, and it fires
-        EvaluationEvents.EVALUATED. An abandoned evaluation does not fire the event.
-    """
-    players = [EpisodePlayer(env) for env in envs]
-
-    def play(engine: Engine, batch: object) -> None:
-        with torch_threads(1):
-            results = list(play_together(policy, players, seed, range(len(players)), stopped))
-        if len(results) == len(players):
-            engine.state.metrics |= summary(results)
-            engine.fire_event(EvaluationEvents.EVALUATED)
-
-    engine = Engine(play)
-    engine.register_events(*EvaluationEvents, event_to_attr={EvaluationEvents.EVALUATED: "evaluated"})
-    return engine
+    policy: Policy
+    make_env: Callable[[], gym.Env]
+    seed: int
 
 
 def evaluate(
@@ -66,38 +66,107 @@ def evaluate(
     seed: int = 0,
     progress: bool = False,
     processes: int | None = None,
-    stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Play whole episodes, side by side in several processes if they take long.
+    """Play whole episodes.
+
+    They are played in groups. A group always has the same episodes, played in the same steps. So the results do not
+    depend on the number of processes.
 
     Args:
         policy: see EpisodePlayer.play.
-        make_env: function that makes an environment; see make_env.
+        make_env: function that makes an environment; see single_env.make_env.
         episodes: number of episodes.
         seed: seed of the evaluation.
         progress: show the progress.
-        processes, stopped: see results_of.
+        processes: number of processes; None for one per core if the evaluation takes longer than SHORT.
 
     Returns:
-        "mean", "std", "min" and "max" of the returns; the lists "returns" and "lengths"; the number of "episodes";
-        and "distinct", the number of episodes that differ in return, length or any state.
-
-    Raises:
-        Stopped: if the evaluation was abandoned.
+        See `summary`.
     """
+    groups = [range(start, min(start + GROUP, episodes)) for start in range(0, episodes, GROUP)]
+    workers = min(processes or cores(), len(groups))
+    task = Task(policy, make_env, seed)
+    results: dict[int, EpisodeResult] = {}
+
+    def missing() -> list[range]:
+        return [group for group in groups if not results.keys() >= set(group)]
+
+    with TaskProgress("Evaluation", episodes, "episodes", progress) as shown:
+
+        def add(result: EpisodeResult) -> None:
+            if result.number not in results:
+                results[result.number] = result
+                shown.advance()
+
+        if processes is None and workers > 1:
+            deadline = time.monotonic() + SHORT
+            _play_groups(task, groups, add, lambda: time.monotonic() > deadline)
+        if workers > 1 and missing():
+            try:
+                _play_in_processes(task, missing(), workers, add)
+            except Exception as error:  # noqa: BLE001 - such as the death of a process, or an error in one of them
+                log.warning("The evaluation continues in a single process. %s: %s", type(error).__name__, error)
+        _play_groups(task, missing(), add)
+    return summary(results.values())
+
+
+def _play_groups(
+    task: Task,
+    groups: Sequence[range],
+    done: Callable[[EpisodeResult], object],
+    stopped: Callable[[], bool] = lambda: False,
+) -> None:
+    """Play groups one after the other in this process."""
+    players: list[EpisodePlayer] = []
+    with ExitStack() as stack:
+        for numbers in groups:
+            while len(players) < len(numbers) and not stopped():
+                players.append(EpisodePlayer(task.make_env()))
+                stack.callback(players[-1].env.close)
+            play_together(task.policy, players, task.seed, numbers, done, stopped)
+
+
+def _play_in_processes(
+    task: Task,
+    groups: Sequence[range],
+    workers: int,
+    done: Callable[[EpisodeResult], object],
+) -> None:
+    """Play groups side by side. If one fails, or the evaluation is interrupted, the other processes are killed."""
+    payload = cloudpickle.dumps(task)
+    start_server()
+    others = multiprocessing.active_children()
+    with ProcessPoolExecutor(workers, context, _begin_worker) as executor:
+        try:
+            for future in as_completed([executor.submit(_play_in_worker, payload, group) for group in groups]):
+                for result in future.result():
+                    done(result)
+        except BaseException:
+            for child in multiprocessing.active_children():
+                if child not in others:
+                    kill_child(child)
+            raise
+
+
+def _begin_worker() -> None:
+    end_with_learner()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the executor ends a process by this signal
+
+
+def _play_in_worker(payload: bytes, group: range) -> list[EpisodeResult]:
     results: list[EpisodeResult] = []
-    with (
-        TaskProgress("Evaluation", episodes, "episodes", progress) as shown,
-        closing(results_of(policy, make_env, episodes, seed, processes, stopped)) as played,
-    ):
-        for result in played:
-            results.append(result)
-            shown.advance()
-    return summary(results)
+    _play_groups(pickle.loads(payload), [group], results.append)
+    return results
 
 
 def summary(results: Iterable[EpisodeResult]) -> dict[str, Any]:
-    """Return statistics of episodes, in the order of their numbers; see `evaluate`."""
+    """Return statistics of episodes.
+
+    Returns:
+        "mean", "std", "min" and "max" of the returns; the lists "returns" and "lengths", in the order of the episodes'
+        numbers; the number of "episodes"; and "distinct", the number of episodes that differ in return, length or any
+        state.
+    """
     ordered = sorted(results)
     returns = [result.total for result in ordered]
     return {
@@ -128,32 +197,28 @@ def is_clearly_below(result: Mapping[str, Any], training: Sequence[float]) -> bo
     return below and count_at_limit(result["lengths"]) < result["episodes"]
 
 
-def log_result(result: Mapping[str, Any]) -> None:
-    """Log the result of an evaluation."""
+def log_result(result: Mapping[str, Any], training: Sequence[float] = (), advice: str = "") -> None:
+    """Log the result of an evaluation, and a command to try if its returns are clearly below those of training."""
     log.info(
         "Evaluation: mean return %s, standard deviation %s, %g to %g, over %d episodes (%d of them distinct).",
         format_return(result["mean"]),
         format_return(result["std"]),
         *(result[name] for name in ("min", "max", "episodes", "distinct")),
     )
-    endless = count_at_limit(result["lengths"])
-    if endless:
+    if endless := count_at_limit(result["lengths"]):
         log.warning(
             "%d episodes were cut at %s steps. If that is unusual, the agent probably repeats its moves; try "
             "tools/evaluate.py with --epsilon 0.05, or with --sample for PPO.",
             endless,
             f"{MAX_STEPS:,}",
         )
-
-
-def warn_of_greedy_play(mean: float, training_mean: float, advice: str) -> None:
-    """Log that the mean return of greedy play is clearly below that of training, and a command to try."""
-    log.warning(
-        "Greedy play is clearly below training: mean return %s instead of %s. Try %s",
-        format_return(mean),
-        format_return(training_mean),
-        advice,
-    )
+    if is_clearly_below(result, training):
+        log.warning(
+            "Greedy play is clearly below training: mean return %s instead of %s. Try %s",
+            format_return(result["mean"]),
+            format_return(fmean(training)),
+            advice,
+        )
 
 
 class PeriodicEvaluation:
@@ -163,41 +228,99 @@ class PeriodicEvaluation:
 
     Args:
         every: agent steps between two evaluations.
+        policy: see EpisodePlayer.play.
+        envs: environments from make_env, one for each episode. All episodes are played together.
+        seed: seed of the evaluations.
+        steps: function that returns the agent steps so far.
+        stopped: function that returns whether to abandon an evaluation.
+
+    Attributes:
+        spread: "mean", "std", "min" and "max" of the returns in the last evaluation.
     """
 
-    def __init__(self, every: int):
+    def __init__(
+        self,
+        every: int,
+        policy: Policy,
+        envs: Sequence[gym.Env],
+        seed: int,
+        steps: Callable[[], int],
+        stopped: Callable[[], bool] = lambda: False,
+    ):
         self.every = every
-        self._last: int | None = None  # agent step of the last evaluation
+        self.spread: dict[str, float] = {}
+        self._policy = policy
+        self._players = [EpisodePlayer(env) for env in envs]
+        self._seed = seed
+        self._steps = steps
+        self._stopped = stopped
+        self._last = 0  # agent step of the last evaluation
 
-    def attach(self, engine: Engine, evaluation_engine: Engine, steps: Callable[[], int], untimed: Untimed) -> None:
+    def attach(self, engine: Engine, untimed: Untimed) -> None:
         """Evaluate after an iteration if it is due, and at the start of a resumed run.
 
         Args:
-            engine: training engine.
-            evaluation_engine: engine that `evaluator` has built.
-            steps: function that returns the agent steps so far.
+            engine: training engine, which fires EvaluationEvents.EVALUATED after each evaluation.
             untimed: function that returns a context manager; time spent in it does not count as training.
         """
-        if self._last is None:
-            self._last = steps()
+        self._last = self._steps()
 
         def is_due(engine: Engine, event: int) -> bool:
-            assert self._last is not None
-            return steps() // self.every > self._last // self.every
+            return self._steps() // self.every > self._last // self.every
 
-        def run() -> None:
+        def run(engine: Engine) -> None:
             with untimed(), undisturbed():
-                evaluation_engine.run([0])
-
-        @evaluation_engine.on(EvaluationEvents.EVALUATED)
-        def evaluated() -> None:
-            self._last = steps()
+                is_complete = self._play()
+            if is_complete:
+                engine.fire_event(EvaluationEvents.EVALUATED)
 
         engine.add_event_handler(Events.EPOCH_STARTED(event_filter=is_due), run)
         engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=is_due), run)
+
+    def _play(self) -> bool:
+        """Play an evaluation, and return whether it was completed."""
+        results: list[EpisodeResult] = []
+        numbers = range(len(self._players))
+        play_together(self._policy, self._players, self._seed, numbers, results.append, self._stopped)
+        if len(results) < len(numbers):
+            return False
+        statistics = summary(results)
+        self.spread = {name: statistics[name] for name in SPREAD}
+        self._last = self._steps()
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         return {"last": self._last}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._last = int(state["last"])
+
+
+@dataclasses.dataclass
+class FinalEvaluation:
+    """Evaluation of a run's network at the end of the run, a part of its result."""
+
+    policy: GreedyPolicy
+    params: RunParameters
+    options: RunOptions
+    run: RunFolder
+    episodes: Episodes
+
+    def write(self, result: Mapping[str, Any]) -> None:
+        """Play the evaluation, and write the result with it."""
+        log.info("Evaluation: %d episodes in single environments, without exploration.", EPISODES)
+        evaluated = evaluate(
+            self.policy,
+            partial(make_env, self.params.env_name),
+            # Its episodes are not those of tools/evaluate.py.
+            seed=tagged_seed("final evaluation", self.options.seed),
+            progress=not self.options.quiet,
+            # Processes import the main program, which setup_ignite refuses without `if __name__ == "__main__":`.
+            processes=None if self.options.owns_process else 1,
+        )
+        training = list(self.episodes.returns)
+        comparison = {"training_mean": self.episodes.mean, "below_training": is_clearly_below(evaluated, training)}
+        self.run.write_json("result.json", {**result, "evaluation": evaluated | comparison})
+        options = self.policy.less_greedy
+        advice = tool_command("evaluate", self.run.path, self.params.env_name, *options, which=LAST)
+        log_result(evaluated, training, advice)

@@ -34,14 +34,15 @@ class PeriodEvents(EventEnum):
 
 
 class EvaluationEvents(EventEnum):
-    """EVALUATED fires when all episodes of an evaluation have been played."""
+    """EVALUATED fires when all episodes of an evaluation during training have been played."""
 
     EVALUATED = "evaluated"
 
 
 def register_events(engine: Engine) -> None:
-    """Register all events except EvaluationEvents. every=10 counts episodes for EpisodeEvents, else iterations."""
+    """Register all events. every=10 counts episodes for EpisodeEvents, and iterations for PeriodEvents."""
     engine.register_events(*TrainingEvents)
+    engine.register_events(*EvaluationEvents, event_to_attr=dict.fromkeys(EvaluationEvents, "evaluation"))
     engine.register_events(*EpisodeEvents, event_to_attr=dict.fromkeys(EpisodeEvents, "episode"))
     engine.register_events(*PeriodEvents, event_to_attr=dict.fromkeys(PeriodEvents, "iteration"))
 

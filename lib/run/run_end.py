@@ -13,8 +13,8 @@ from lib.envs.checked_env import Closable, close_all
 from lib.errors import Fault, UsageError
 from lib.run import checkpoint_files, console
 from lib.run.curve import draw_or_warn
+from lib.run.evaluation import FinalEvaluation
 from lib.run.events import attach_as_last
-from lib.run.final_evaluation import FinalEvaluation
 from lib.run.result import describe_result
 from lib.run.run_parts import RunParts
 from lib.run.stopping import ENDED, NOT_FINITE, SOLVED, STEPS

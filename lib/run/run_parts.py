@@ -13,9 +13,9 @@ from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from lib.experience.interface import ExperienceSource
 from lib.hyperparameters import RunParameters
-from lib.run import evaluation, learning_rate, tracking
-from lib.run.episode_replayer import EpisodeReplayer
+from lib.run import learning_rate, tracking
 from lib.run.episodes import Episodes
+from lib.run.evaluation import EPISODES_BETWEEN, PeriodicEvaluation
 from lib.run.events import register_events
 from lib.run.folder import GrowingFiles, RunFolder
 from lib.run.initial_weights import load_initial_weights
@@ -25,6 +25,7 @@ from lib.run.restoring import Stateful
 from lib.run.speed import Speed
 from lib.run.stopping import Stopper
 from lib.run.tensorboard import FigureFunction, TensorBoard
+from lib.run.videos import EpisodeReplayer
 from lib.system.clock import since_process_start
 from lib.system.seeds import undisturbed
 
@@ -51,7 +52,6 @@ class RunParts:
         speed: speed of the run.
         periodic_evaluation: schedule of --evaluate-every; None if there is none.
         replayer: environment for videos; None without --record-every.
-        evaluation_envs: environments of --evaluate-every, one per episode; none without it.
         opened: environments of evaluations and videos, which the run closes.
         stopper: reason for the end of the run.
         source_is_started: whether the set-up has started the experience source. Otherwise the loop starts it.
@@ -99,7 +99,7 @@ class RunParts:
             # Before the run folder, so that environments that cannot be made leave no folder and no changed run behind.
             with undisturbed():
                 self.replayer = self._open_replayer() if options.record_every else None
-                self.evaluation_envs = self._open_evaluation_envs() if options.evaluate_every else []
+                evaluation_envs = self._open_evaluation_envs() if options.evaluate_every else []
             self.run = RunFolder(script, params, options, self._net())
         except BaseException:
             close_all(self.opened)
@@ -113,11 +113,19 @@ class RunParts:
             owns_process=options.owns_process,
         )
         self.speed = Speed(source, params.log_every)
-        every = options.evaluate_every
-        self.periodic_evaluation = evaluation.PeriodicEvaluation(every) if every else None
         self.stopper = Stopper(
             self.steps, options.stop_after or params.max_steps, self.time_limit, saves=save is not None
         )
+        self.periodic_evaluation: PeriodicEvaluation | None = None
+        if options.evaluate_every is not None:
+            self.periodic_evaluation = PeriodicEvaluation(
+                options.evaluate_every,
+                self.policy(),
+                evaluation_envs,
+                options.seed,
+                self.steps,
+                self.stopper.interrupted,
+            )
         source.stop_asked = self.stopper.should_stop
 
     def _open_replayer(self) -> EpisodeReplayer:
@@ -127,12 +135,12 @@ class RunParts:
 
     def _open_evaluation_envs(self) -> list[gym.Env]:
         envs: list[gym.Env] = []
-        for _ in range(evaluation.EPISODES_BETWEEN):
+        for _ in range(EPISODES_BETWEEN):
             try:
                 envs.append(make_env(self.params.env_name))
             except UsageError as error:
                 raise UsageError(
-                    f"--evaluate-every needs {evaluation.EPISODES_BETWEEN} more environments. Leave it out, or "
+                    f"--evaluate-every needs {EPISODES_BETWEEN} more environments. Leave it out, or "
                     f"correct the environment: {error}"
                 ) from error
             self.opened.append(envs[-1])

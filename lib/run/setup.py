@@ -19,11 +19,11 @@ from torch import nn
 from lib.errors import UsageError
 from lib.experience.interface import ExperienceSource, Stopped
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
-from lib.run import checkpoint, console, evaluation, learning_rate, tracking, videos
+from lib.run import checkpoint, console, learning_rate, tracking, videos
 from lib.run.console import Screen, continue_command
 from lib.run.episodes import EpisodeFile, first_returns
+from lib.run.evaluation import FinalEvaluation
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods
-from lib.run.final_evaluation import FinalEvaluation
 from lib.run.folder import RunFolder
 from lib.run.options import RunOptions, options_of_book
 from lib.run.ptan_source import RewardsSource, adapt_source
@@ -172,13 +172,9 @@ class _Setup:
     def attach_evaluation(self) -> None:
         """Evaluate the network during training, with --evaluate-every."""
         parts = self._parts
-        if parts.periodic_evaluation is None:
-            return
-        evaluation_engine = evaluation.evaluator(
-            parts.policy(), parts.evaluation_envs, parts.options.seed, parts.stopper.interrupted
-        )
-        parts.board.attach_evaluation(evaluation_engine, evaluation.SPREAD, parts.steps)
-        parts.periodic_evaluation.attach(parts.engine, evaluation_engine, parts.steps, self._untimed)
+        if parts.periodic_evaluation is not None:
+            parts.board.attach_evaluation(parts.engine, parts.periodic_evaluation, parts.steps)
+            parts.periodic_evaluation.attach(parts.engine, self._untimed)
 
     @contextmanager
     def _untimed(self) -> Iterator[None]:
@@ -208,8 +204,7 @@ class _Setup:
                 parts.stopper.interrupted,
             )
             if parts.tracker is not None:
-                send = parts.tracker.send
-                recorder.on_video = lambda animation, episode: send(parts.run.path / recorder.video)
+                recorder.on_video = parts.tracker.send
             episode_file.video = lambda: recorder.video
             parts.engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, recorder)
         parts.engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)

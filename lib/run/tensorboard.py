@@ -12,6 +12,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from lib.run.episodes import SMOOTHING, Episodes
+from lib.run.evaluation import PeriodicEvaluation
 from lib.run.events import EpisodeEvents, EvaluationEvents
 from lib.run.speed import Speed
 
@@ -114,10 +115,14 @@ class TensorBoard:
         ):
             self.logger.attach(engine, handler, event)
 
-    def attach_evaluation(self, evaluation_engine: Engine, names: Sequence[str], steps: Callable[[], int]) -> None:
-        """Write these metrics of an evaluation as evaluation/* whenever one is complete, against the agent step."""
-        scalars = OutputHandler("evaluation", metric_names=list(names), global_step_transform=lambda *_: steps())
-        self.logger.attach(evaluation_engine, scalars, EvaluationEvents.EVALUATED)
+    def attach_evaluation(self, engine: Engine, evaluation: PeriodicEvaluation, steps: Callable[[], int]) -> None:
+        """Write the statistics of an evaluation during training as evaluation/*, against the agent step."""
+        scalars = OutputHandler(
+            "evaluation",
+            output_transform=lambda output: evaluation.spread,
+            global_step_transform=lambda *_: steps(),
+        )
+        self.logger.attach(engine, scalars, EvaluationEvents.EVALUATED)
 
     def attach_figures(self, engine: Engine, steps: Callable[[], int], figures: Mapping[str, FigureFunction]) -> None:
         """Write pictures/<name> every FIGURES_EVERY iterations, against the agent step."""

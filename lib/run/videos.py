@@ -1,28 +1,387 @@
 """Videos of training episodes.
 
 A finished episode is replayed from its seed and actions in a separate environment that can render. It cannot be filmed
-during training, because native environments render no colours, and actors may run on another machine.
+during training, because native environments render no colours, and actors may run on another machine. A video is kept
+only if return, length and last state of the replay are those of the episode.
 """
 
+import dataclasses
 import logging
+import math
+import os
 import re
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
+import cv2
+import gymnasium as gym
+import numpy as np
 from ignite.engine import Engine
 
-from lib.errors import CallInterrupted, Fault, UsageError
-from lib.experience.episodes import Episode
-from lib.run.episode_replayer import EpisodeReplayer, Playback
+from lib.envs.atari import frame_skip, is_atari, reset_with_no_ops
+from lib.envs.single_env import make_env
+from lib.errors import Fault, UsageError
+from lib.experience.episodes import Episode, EpisodeTrace
 from lib.run.episodes import Episodes
 from lib.run.evaluation import Untimed
-from lib.run.video_file import Animation, Video
 from lib.system.seeds import undisturbed
 
 log = logging.getLogger(__name__)
 
 FOLDER = "videos"
+
+CODEC = "VP80"  # every browser plays VP8 in WebM, and OpenCV includes the encoder
+MIN_SIDE = 320  # smaller frames are enlarged until their shorter side has this many pixels
+ENLARGED_SIDE = 2560  # longest side of an enlarged frame, in pixels
+ATARI_FRAMES_PER_SECOND = 60
+DEFAULT_FRAMES_PER_SECOND = 30
+
+MAX_KEPT_ENVS = 64
+
+FrameSink = Callable[[np.ndarray], object]
+
+
+class Video:
+    """WebM file that is written frame by frame, used as a context manager.
+
+    At the end of the block it is removed, unless `keep` has given it its name.
+
+    Args:
+        path: file to write until then. Its folder is created.
+        frames_per_second: frames shown per second.
+    """
+
+    def __init__(self, path: Path, frames_per_second: float):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._frames_per_second = frames_per_second
+        self._writer: cv2.VideoWriter | None = None
+        self._shape: tuple[int, ...] = ()
+        self._written = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._writer is not None:
+            self._writer.release()
+        self._path.unlink(missing_ok=True)
+
+    def write(self, frame: np.ndarray) -> None:
+        """Append a frame.
+
+        Args:
+            frame: RGB image of shape (height, width, 3) and dtype uint8. All frames have the same shape.
+
+        Raises:
+            UsageError: if the frame has another shape or dtype, or if OpenCV cannot write the file.
+        """
+        frame = enlarge(frame)
+        if self._writer is None:
+            self._shape = frame.shape
+            self._writer = self._open(frame.shape[1], frame.shape[0])
+        if frame.shape != self._shape:
+            raise UsageError(f"render() gave frames of {self._shape} and {frame.shape}; a video needs one size")
+        self._writer.write(np.ascontiguousarray(frame[:, :, ::-1]))
+        self._written += 1
+
+    def _open(self, width: int, height: int) -> cv2.VideoWriter:
+        with _silent_stderr():
+            # An absolute path, because FFmpeg reads text before a colon as a protocol.
+            name, codec = str(self._path.absolute()), cv2.VideoWriter.fourcc(*CODEC)
+            writer = cv2.VideoWriter(name, codec, self._frames_per_second, (width, height))
+        if not writer.isOpened():
+            raise UsageError(
+                f"OpenCV {cv2.__version__} cannot write {self._path} with {width} x {height} pixels: frames are larger "
+                f"than 16,383 pixels, the folder cannot be written to, or there is no {CODEC} encoder. To install the "
+                "encoder: pip install --force-reinstall opencv-python-headless"
+            )
+        return writer
+
+    def keep(self, name: str) -> Path:
+        """Finish the video, and give it its name in the same folder. An older file of that name is replaced.
+
+        Raises:
+            Fault: if frames are missing, because the disk is full.
+        """
+        assert self._writer is not None
+        self._writer.release()
+        with _silent_stderr():
+            frames = cv2.VideoCapture(str(self._path.absolute())).get(cv2.CAP_PROP_FRAME_COUNT)
+        if frames != self._written:  # OpenCV does not report errors of writing
+            free = shutil.disk_usage(self._path.parent).free / 1e6
+            raise Fault(f"the video {name} is incomplete; the disk of {self._path.parent} has {free:,.0f} MB left")
+        return self._path.replace(self._path.with_name(name))
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Discard what C libraries write to standard error: OpenCV prints a harmless note about the codec's tag."""
+    saved = os.dup(2)
+    with open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def enlarge(frame: np.ndarray) -> np.ndarray:
+    """Double a frame's size until its shorter side has MIN_SIDE pixels, or the longer one would exceed ENLARGED_SIDE.
+
+    Height and width become even.
+
+    Raises:
+        UsageError: if it is not an RGB frame, (height, width, 3) uint8.
+    """
+    if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.shape[2:] != (3,) or not frame.size:
+        given = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else repr(type(frame))
+        raise UsageError(f"render() gave {given}; frames have to be (height, width, 3) uint8")
+    while (short := min(frame.shape[:2])) < 2 or (short < MIN_SIDE and 2 * max(frame.shape[:2]) <= ENLARGED_SIDE):
+        frame = frame.repeat(2, axis=0).repeat(2, axis=1)
+    height, width = frame.shape[:2]
+    return frame[: height // 2 * 2, : width // 2 * 2]
+
+
+def frames_per_second(env: gym.Env) -> float:
+    """Return how many agent steps make one second of the game. A video shows one frame per agent step."""
+    if is_atari(env):  # ale_py's metadata says 30, but the Atari 2600 showed 60 frames per second
+        return ATARI_FRAMES_PER_SECOND / frame_skip(env)
+    rate = env.metadata.get("render_fps")
+    return rate if isinstance(rate, int | float) and rate > 0 else DEFAULT_FRAMES_PER_SECOND
+
+
+class Playback(NamedTuple):
+    """Result of replaying an episode.
+
+    Attributes:
+        total: undiscounted return.
+        length: agent steps.
+        matches: True if return, length and the state before the last action equal those of training.
+    """
+
+    total: float
+    length: int
+    matches: bool
+
+
+class EpisodeReplayer:
+    """Environment with rendering, in which finished episodes are replayed.
+
+    Some episodes begin without a seeded reset, so they depend on the episodes before them, which are repeated first.
+    Their environments are kept after a replay, so that the next episode of the same seed continues from there.
+
+    Args:
+        env_id: gymnasium id.
+
+    Attributes:
+        env: environment for all other episodes.
+        frames_per_second: agent steps in one second of the game.
+        repeat_action_probability: probability of sticky actions in an Atari game; 0.0 for other environments.
+
+    Raises:
+        UsageError: if the environment cannot render or no video can be written on this machine.
+    """
+
+    def __init__(self, env_id: str):
+        self._env_id = env_id
+        # By seed: the environment, its state, and the number of actions since the seeded reset.
+        self._kept: dict[int, tuple[gym.Env, Any, int]] = {}
+        try:
+            self.env = make_env(env_id, render_mode="rgb_array")
+            with undisturbed(), tempfile.TemporaryDirectory() as folder, Video(Path(folder) / "x.webm", 1.0) as video:
+                self.env.reset(seed=0)
+                video.write(np.asarray(self.env.render()))
+        except UsageError as error:
+            raise UsageError(
+                f"--record-every cannot record {env_id}: {error}. Run it without --record-every"
+            ) from error
+        self.frames_per_second = frames_per_second(self.env)
+        self.repeat_action_probability = 0.0
+        if is_atari(self.env):
+            emulator: Any = self.env.unwrapped
+            self.repeat_action_probability = emulator.ale.getFloat("repeat_action_probability")
+
+    def play(
+        self,
+        episode: Episode,
+        trace: EpisodeTrace,
+        sink: FrameSink,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Playback | None:
+        """Replay an episode.
+
+        Args:
+            episode: return and length of the episode in training.
+            trace: seed and actions to replay.
+            sink: function that receives every rendered frame (height, width, 3), including the first and the last.
+            stopped: function that is called before every step. The replay is abandoned if it returns True.
+
+        Returns:
+            The result, or None if the replay was abandoned.
+        """
+        env, state, taken = self._position_before(trace)
+        kept = env is self.env
+        try:
+            at_start = True
+            for action in trace.actions[taken : trace.first]:
+                if stopped():
+                    return None
+                state, _, terminated, truncated, _ = env.step(action)
+                at_start = terminated or truncated
+                if at_start:
+                    state, _ = env.reset()
+            last_state, total, length, ended = state, 0.0, 0, False
+            sink(np.asarray(env.render()))
+            for action in trace.actions[trace.first :]:
+                if stopped():
+                    return None
+                last_state = state
+                state, reward, terminated, truncated, info = env.step(action)
+                sink(np.asarray(env.render()))
+                total, length, ended = total + float(reward), length + 1, terminated or truncated
+                if ended:
+                    # RecordEpisodeStatistics sums the rewards before they are clipped.
+                    total = float(info["episode"]["r"]) if "episode" in info else total
+                    break
+            matches = (
+                at_start
+                and ended
+                and length == episode.length
+                and math.isclose(total, episode.total, rel_tol=1e-5, abs_tol=1e-5)  # some rewards are float32
+                and np.array_equal(np.asarray(last_state), np.asarray(trace.last_state))
+            )
+            if matches and not kept:
+                self._kept[trace.seed] = env, env.reset()[0], trace.first + length
+                kept = True
+            return Playback(total, length, matches)
+        finally:
+            if not kept:
+                env.close()
+
+    def close(self) -> None:
+        """Close all environments."""
+        for env, _, _ in self._kept.values():
+            env.close()
+        self.env.close()
+
+    def _position_before(self, trace: EpisodeTrace) -> tuple[gym.Env, Any, int]:
+        """Return an environment at the start of the episode or before, its state, and its actions since the reset."""
+        if trace.no_ops is not None:
+            return self.env, self._reset_native(trace.no_ops), 0
+        if not trace.first:
+            return self.env, self.env.reset(seed=trace.seed)[0], 0
+        position = self._kept.pop(trace.seed, None)
+        if position is None or position[2] > trace.first:
+            env = make_env(self._env_id, render_mode="rgb_array")
+            position = env, env.reset(seed=trace.seed)[0], 0
+        while len(self._kept) >= MAX_KEPT_ENVS:  # the oldest seeds are the least likely to occur again
+            self._kept.pop(next(iter(self._kept)))[0].close()
+        return position
+
+    def _reset_native(self, no_ops: int) -> Any:
+        emulator: Any = self.env.unwrapped
+        max_frames = emulator.spec.kwargs["max_num_frames_per_episode"]
+        # Native environments do not count the no-ops as part of the episode. A new frame limit applies only after the
+        # ROM is loaded again.
+        emulator.ale.setInt("max_num_frames_per_episode", max_frames + no_ops)
+        emulator.load_game()
+        return reset_with_no_ops(self.env, no_ops - self._start_up_frames)
+
+    @cached_property
+    def _start_up_frames(self) -> int:
+        """Frames of the key presses that some Atari games need before they can be played."""
+        with closing(make_env(self._env_id)) as env:  # its number of no-ops is changed
+            reset_with_no_ops(env, 0)
+            emulator: Any = env.unwrapped
+            return int(emulator.ale.getEpisodeFrameNumber())
+
+
+@dataclasses.dataclass
+class Recorder:
+    """Handler of EPISODE_COMPLETED that records every n-th episode.
+
+    Attributes:
+        replayer: environment in which episodes are replayed.
+        run: run folder. Videos are written to its subfolder FOLDER.
+        every: interval between recorded episodes.
+        episodes: counter of finished episodes.
+        native: True if the run plays ale_py's native environments.
+        untimed: function that returns a context manager; time spent in it does not count as training.
+        stopped: function that returns True if the run has to end at once. The current video is then left out.
+        on_video: function that receives the path of each new video.
+        video: path of the newest episode's video, relative to the run folder; "" if it has none.
+    """
+
+    replayer: EpisodeReplayer
+    run: Path
+    every: int
+    episodes: Episodes
+    native: bool
+    untimed: Untimed
+    stopped: Callable[[], bool]
+    on_video: Callable[[Path], object] = lambda path: None
+    video: str = ""
+
+    def __post_init__(self) -> None:
+        self._warned: set[str] = set()  # kinds of warnings that were logged
+        sticky = self.replayer.repeat_action_probability
+        self._repeatable = not (self.native and sticky > 0.0)
+        if not self._repeatable:
+            log.warning(
+                "No videos will be recorded. This game repeats actions at random (repeat_action_probability %g), and "
+                "native environments do not report when, so its episodes cannot be replayed. Use a game without "
+                "sticky actions, such as PongNoFrameskip-v4, or one of the scripts 00 to 04 of chapter 9.",
+                sticky,
+            )
+
+    def __call__(self, engine: Engine) -> None:
+        self.video = ""
+        number, episode = self.episodes.count, self.episodes.last
+        assert episode is not None
+        if not self._repeatable or number % self.every:
+            return
+        try:
+            with self.untimed(), undisturbed():
+                self._record(number, episode)
+        except Exception as error:  # noqa: BLE001 - an error of the user's environment must not end the training
+            self._warn_once("No video of episode %d: %s: %s.", number, type(error).__name__, error)
+
+    def _record(self, number: int, episode: Episode) -> None:
+        if episode.trace is None:
+            log.info("No video of episode %d: it ended before the run was resumed.", number)
+            return
+        folder = self.run / FOLDER
+        with Video(folder / "episode.part.webm", self.replayer.frames_per_second) as video:
+            playback = self.replayer.play(episode, episode.trace(), video.write, self.stopped)
+            if playback is None:
+                log.info("No video of episode %d: the run is stopping.", number)
+            elif not playback.matches:
+                self._warn_once(
+                    "No video of episode %d: in training it had a return of %g in %d steps. Its replay had a return of "
+                    "%g in %d steps, or another last state. The environment is not deterministic.",
+                    *(number, episode.total, episode.length, playback.total, playback.length),
+                )
+            else:
+                for old in folder.glob(f"episode-{number}-return-*.webm"):  # from before a resume
+                    old.unlink()
+                path = video.keep(f"episode-{number}-return-{episode.total:.7g}.webm")
+                self.video = f"{FOLDER}/{path.name}"
+                self.on_video(path)
+
+    def _warn_once(self, message: str, *values: Any) -> None:
+        if message not in self._warned:
+            log.warning(f"{message} Such episodes get no video. This warning is shown once.", *values)
+        self._warned.add(message)
 
 
 def cut_back(run: Path, number: int) -> None:
@@ -31,119 +390,3 @@ def cut_back(run: Path, number: int) -> None:
         match = re.fullmatch(r"episode-(\d+)-return-.*\.webm", path.name)
         if match and int(match[1]) > number:
             path.unlink()
-
-
-class Recorder:
-    """Handler of EPISODE_COMPLETED that records every n-th episode.
-
-    Args:
-        replayer: environment in which episodes are replayed.
-        run: run folder. Videos are written to its subfolder FOLDER.
-        every: interval between recorded episodes.
-        episodes: counter of finished episodes.
-        native: True if the run plays ale_py's native environments.
-        untimed: function that returns a context manager; time spent in it does not count as training.
-        stopped: function that returns True if the run has to end at once. The current video is then left out.
-
-    Attributes:
-        video: path of the newest episode's video, relative to the run folder; "" if it has none.
-        on_video: function that receives the animation of each new video and its episode.
-    """
-
-    def __init__(
-        self,
-        replayer: EpisodeReplayer,
-        run: Path,
-        every: int,
-        episodes: Episodes,
-        native: bool,
-        untimed: Untimed,
-        stopped: Callable[[], bool],
-    ):
-        self.replayer = replayer
-        self.run = run
-        self.every = every
-        self.episodes = episodes
-        self.untimed = untimed
-        self.stopped = stopped
-        self.video = ""
-        self.on_video: Callable[[Animation, Episode], object] = lambda animation, episode: None
-        self._repeatable = not (native and replayer.repeat_action_probability > 0.0)
-        self._warned: set[str] = set()  # kinds of warnings that were logged
-        if not self._repeatable:
-            log.warning(
-                "No videos will be recorded. This game repeats actions at random (repeat_action_probability %g), and "
-                "native environments do not report when, so its episodes cannot be replayed. Use a game without "
-                "sticky actions, such as PongNoFrameskip-v4, or one of the scripts 00 to 04 of chapter 9.",
-                replayer.repeat_action_probability,
-            )
-
-    def __call__(self, engine: Engine) -> None:
-        self.video = ""
-        episode = self.episodes.last
-        assert episode is not None
-        if self._repeatable and self.episodes.count % self.every == 0:
-            with self.untimed(), undisturbed():
-                self._record(self.episodes.count, episode)
-
-    def _record(self, number: int, episode: Episode) -> None:
-        if episode.trace is None:
-            log.info("No video of episode %d: it ended before the run was resumed.", number)
-            return
-        trace = episode.trace()
-        fps = self.replayer.frames_per_second
-        animation = Animation(fps, episode.length + 1)
-        video = playback = None
-        try:
-            video = Video(self.run / FOLDER / f"episode-{number}.part.webm", fps)
-            playback = self.replayer.play(episode, trace, (video.write, animation.add), self.stopped)
-        except (OSError, UsageError) as error:
-            self._warn_once("No video of episode %d: %s.", number, error)
-            return
-        except CallInterrupted as error:  # the run ends after this iteration, which is saved
-            log.warning("No video of episode %d: %s.", number, error)
-            return
-        except Exception as error:  # noqa: BLE001 - an error of the user's environment must not end the training
-            reason = f"{type(error).__name__}: {error}"
-            self._warn_once(
-                "No video of episode %d: its environment raised an error during the replay: %s.", number, reason
-            )
-            return
-        finally:
-            if video is not None and (playback is None or not playback.matches):
-                video.discard()
-        if playback is None:
-            log.info("No video of episode %d: the run is stopping.", number)
-        elif not playback.matches:
-            self._warn_about_mismatch(number, episode, playback)
-        elif self._keep(video, number, episode):
-            self.on_video(animation, episode)
-
-    def _keep(self, video: Video, number: int, episode: Episode) -> bool:
-        """Give the video its final name, and return whether all of it was written.
-
-        It replaces a video of the same episode from before a resume.
-        """
-        for old in video.path.parent.glob(f"episode-{number}-return-*.webm"):
-            old.unlink()
-        try:
-            path = video.close_as(f"episode-{number}-return-{episode.total:.7g}")
-        except (Fault, OSError) as error:
-            self._warn_once("No video of episode %d: %s.", number, error)
-            return False
-        self.video = f"{FOLDER}/{path.name}"
-        return True
-
-    def _warn_about_mismatch(self, number: int, episode: Episode, playback: Playback) -> None:
-        same_outcome = (playback.total, playback.length) == (episode.total, episode.length)
-        self._warn_once(
-            "No video of episode %d: in training it had a return of %g in %d steps. Its replay had a return of "
-            "%g in %d steps%s. The environment is not deterministic.",
-            *(number, episode.total, episode.length, playback.total, playback.length),
-            ", but different states" if same_outcome else "",
-        )
-
-    def _warn_once(self, message: str, *values: Any) -> None:
-        if message not in self._warned:
-            log.warning(f"{message} Such episodes get no video. This warning is shown once.", *values)
-        self._warned.add(message)

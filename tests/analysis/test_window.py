@@ -5,7 +5,7 @@ import pytest
 
 from fakes import Counting
 from lib.analysis.window import BAR, BEST_BAR, MAX_SCORES, action_names, add_score_panel
-from lib.run import video_file
+from lib.run.videos import MIN_SIDE, enlarge
 
 FRAME = np.full((192, 144, 3), 200, np.uint8)
 
@@ -14,8 +14,8 @@ def bars(scores, score_name="Q", mask=(True,)):
     """Return (colour, length) of each bar from top to bottom."""
     names = [str(action) for action in range(len(scores))]
     shown = add_score_panel(FRAME, names, np.array(scores), score_name, np.array(mask))
-    width = video_file.enlarge(FRAME).shape[1]
-    assert np.array_equal(shown[:, :width], video_file.enlarge(FRAME))
+    width = enlarge(FRAME).shape[1]
+    assert np.array_equal(shown[:, :width], enlarge(FRAME))
     panel = shown[:, width:]
     found = []
     for colour in (BEST_BAR, BAR):
@@ -54,8 +54,8 @@ def test_the_length_of_a_bar_is_proportional_to_the_value():
 def test_a_strip_has_room_for_the_panel():
     strip = np.full((16, 800, 3), 200, np.uint8)
     shown = add_score_panel(strip, ["left", "right"], np.array([0.0, 1.0]), "Q", np.array([True]))
-    assert np.array_equal(shown[:32, :1600], video_file.enlarge(strip))
-    assert len(shown) == video_file.MIN_SIDE
+    assert np.array_equal(shown[:32, :1600], enlarge(strip))
+    assert len(shown) == MIN_SIDE
     assert not shown[32:, :1600].any()
 
 

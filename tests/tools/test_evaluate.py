@@ -2,14 +2,12 @@
 
 import json
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from finished_runs import edit_params
-from lib.run.folder import current_commit
-from running import BASELINE, SHOWN, assignments, folder, result_of, run, trusting
+from running import SHOWN, assignments, folder, result_of, trusting
 
 pytestmark = pytest.mark.slow
 
@@ -17,10 +15,9 @@ EVALUATE = Path("tools/evaluate.py")
 PPO = Path("distributed/01_ppo.py")
 
 
-def test_evaluate_prints_a_line_and_writes_all_returns(trained_run):
-    process = run(EVALUATE, trained_run, *SHOWN, "--episodes", 20, "--seed", 3)
-    assert process.returncode == 0, process.stderr
-    printed = re.search(r"Evaluation: mean return (-?\d\.\d\d), .* 20 episodes", process.stdout)
+def test_evaluate_prints_a_line_and_writes_all_returns(answer, trained_run):
+    output = answer(EVALUATE, trained_run, *SHOWN, "--episodes", 20, "--seed", 3)
+    printed = re.search(r"Evaluation: mean return (-?\d\.\d\d), .* 20 episodes", output)
     metrics = json.loads((trained_run / "evaluation.json").read_text())
     assert float(printed[1]) == pytest.approx(metrics["mean"], abs=0.005)
     assert metrics["mean"] == pytest.approx(sum(metrics["returns"]) / 20)
@@ -34,7 +31,7 @@ def test_seed_and_epsilon_decide_what_is_played(answer, original_run, tmp_path):
     output = tmp_path / "evaluation.json"
 
     def returns(*options):
-        answer(EVALUATE, original_run, *SHOWN, "--episodes", 12, "--quiet", "--output", output, *options)
+        answer(EVALUATE, original_run, *SHOWN, "--episodes", 12, "--output", output, *options)
         return json.loads(output.read_text())["returns"]
 
     greedy = returns("--seed", 1)
@@ -43,53 +40,46 @@ def test_seed_and_epsilon_decide_what_is_played(answer, original_run, tmp_path):
     assert returns("--seed", 1, "--epsilon", 1.0) != greedy
 
 
-def test_the_evaluation_of_a_published_model_is_not_replaced(answer, trained_run):
-    (trained_run / "episodes.csv").unlink()
+def test_files_of_runs_and_models_are_not_overwritten(answer, refused, trained_run):
+    message = refused(EVALUATE, trained_run, *SHOWN, "--output", trained_run / "params.json")
+    assert "params.json belongs to a run and would be lost; give --output another file" in message
+    (trained_run / "episodes.csv").unlink()  # as in a published model
     (trained_run / "evaluation.json").write_text("{}")
-    answer(EVALUATE, trained_run, *SHOWN, "--episodes", 1, "--quiet")
+    answer(EVALUATE, trained_run, *SHOWN, "--episodes", 1)
     assert (trained_run / "evaluation.json").read_text() == "{}"
 
 
-def test_a_network_of_another_version_or_environment_is_explained(refused, trained_run):
-    def change(params, commit):
-        params["hyperparameters"]["env_name"] = "fakes:Chain-v0"  # whose observations do not fit the network
-        params["sessions"][-1]["commit"] = commit
+def test_an_output_that_cannot_be_written_is_refused_before_an_episode(refused, monkeypatch, original_run, tmp_path):
+    monkeypatch.delattr("lib.run.evaluation.evaluate")
+    message = refused(EVALUATE, original_run, *SHOWN, "--output", tmp_path / "missing/evaluation.json")
+    assert "missing/evaluation.json cannot be written" in message
 
-    edit_params(trained_run, partial(change, commit="abc123+"))
+
+def test_a_network_of_another_version_or_environment_is_explained(refused, trained_run):
+    def change(params):
+        params["hyperparameters"]["env_name"] = "fakes:Chain-v0"  # whose observations do not fit the network
+        params["sessions"][-1]["commit"] = "abc123+"
+
+    edit_params(trained_run, change)
     message = refused(EVALUATE, trained_run, *trusting(trained_run))
     assert "does not fit fakes:Chain-v0: size mismatch" in message
     assert "git checkout abc123)" in message
-    assert "--network FILE.py:NAME" in message
-    for commit in (current_commit(), None):
-        edit_params(trained_run, partial(change, commit=commit))
-        message = refused(EVALUATE, trained_run, *trusting(trained_run))
-        assert "does not fit fakes:Chain-v0: size mismatch" in message
-        assert "git checkout" not in message
 
 
 def test_greedy_play_that_is_below_training_is_reported_and_sampled_play_is_not_stuck(answer, tmp_path):
     small = assignments("envs=4", "rollout=64", "minibatch=256", "epochs=1", "stop_reward=7")
     output = answer(PPO, "--env-id", "fakes:Alternating-v0", *small, "--quiet", "--runs-dir", tmp_path)
-    assert "Greedy play is clearly below training: mean return 0.00" in output
     path = folder(tmp_path)
-    advice = rf"Try .*tools/evaluate\.py \S*{path.name} --env-id fakes:Alternating-v0 --checkpoint last --sample$"
+    below = r"Greedy play is clearly below training: mean return 0\.00 instead of \S+ Try \S+ \S*tools/evaluate\.py "
+    advice = rf"{below}\S*{path.name} .*--checkpoint last --sample$"
     assert re.search(advice, output, re.MULTILINE)
     evaluated = result_of(path)["evaluation"]
     assert (evaluated["mean"], evaluated["below_training"]) == (0.0, True)
     assert evaluated["training_mean"] >= 7
-    options = (path, *trusting(path), "--episodes", 20, "--quiet")
-    output = answer(EVALUATE, *options, "--checkpoint", "last")
-    assert "Greedy play is clearly below training: mean return 0.00" in output
-    assert re.search(advice, output, re.MULTILINE)
-    assert "clearly below" not in answer(EVALUATE, *options, "--sample")
-    assert not json.loads((path / "evaluation.json").read_text())["sample"]
-    answer(EVALUATE, *options, "--sample", "--output", tmp_path / "sampled.json")
+    options = (path, *trusting(path), "--episodes", 20)
+    assert re.search(advice, answer(EVALUATE, *options, "--checkpoint", "last"), re.MULTILINE)
+    output = answer(EVALUATE, *options, "--sample", "--output", tmp_path / "sampled.json")
+    assert "clearly below" not in output
     metrics = json.loads((tmp_path / "sampled.json").read_text())
     assert metrics["sample"]
     assert 7 < metrics["mean"] < 12
-
-
-def test_sample_is_refused_for_a_network_of_action_values(refused, tmp_path):
-    options = ("--env-id", "fakes:Chain-v0", *assignments("replay_initial=40", "batch_size=8"), "--stop-after", 60)
-    assert run(BASELINE, *options, "--quiet", "--runs-dir", tmp_path).returncode == 0
-    assert "use --epsilon" in refused(EVALUATE, folder(tmp_path), *trusting(folder(tmp_path)), "--sample")
