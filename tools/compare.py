@@ -5,8 +5,8 @@
     ./compare.py 2026-11-20T1200-pong-01_baseline 2026-11-20T1230-pong-02_n_envs --csv table.csv
 
 mean is the mean return of the last 100 training episodes. solved is the number of minutes until that mean reached
-stop_reward. If confirm is set, greedy play also had to confirm it. evaluated is the mean return without exploration,
-from evaluate.py with the best or last checkpoint, or from the end of a run that was solved or reached max_steps.
+stop_reward. evaluated is the mean return without exploration, from evaluate.py with the best or last checkpoint, or
+from the end of a run that was solved or reached max_steps.
 Settings that all runs share are left out. Below the table, runs that differ only in --seed, --patience or --address are
 summarised: by the mean and range of two, or by the interquartile mean and its bootstrap interval of more. report.py
 shows the same numbers as a page, with curves.

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from lib import dqn_extra, dqn_model
 from lib.analysis import export
 from lib.envs.masks import MaskedBox, append_mask
+from lib.envs.observations import conversions
 from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
 from lib.nets import losses
@@ -88,27 +89,18 @@ def states_of(space, count=1000):
     [
         ("rainbow", MASKED_BOARD),
         ("fast ppo", IMAGE),
-        ("ppo", MASKED_VECTOR),
-        ("basic", VECTOR),
-        *(pytest.param(name, IMAGE, marks=pytest.mark.long) for name in NETWORKS if name != "fast ppo"),
-        *(pytest.param(name, MASKED_BOARD, marks=pytest.mark.long) for name in ("ppo", "fast ppo")),
+        *(pytest.param(name, IMAGE, marks=pytest.mark.long) for name in ("basic", "normalising", "ppo")),
     ],
 )
 def test_actions_are_equal_on_many_states(tmp_path, name, space):
     pytest.importorskip("onnxruntime")
     states = states_of(space, 250 if space is IMAGE else 1000)
     net = make_net(name, space, states)
-    files = export.export(Agent(net, tmp_path), tmp_path / "export", (export.ONNX, export.TORCHSCRIPT), states)
-    assert {file.name for file in files} == {"policy.onnx", "policy.pt"}
-    assert max(files.values()) < 1e-5
-    # The files alone, without the project's networks.
+    assert export.export(Agent(net, tmp_path), tmp_path / "export", states) < 1e-5
     expected = GreedyPolicy(net)(states)
     exported = export.load_onnx(tmp_path / "export" / "policy.onnx")
     assert np.array_equal(exported(states)[0], expected)
     assert np.array_equal(exported(states[:1])[0], expected[:1])
-    with torch.no_grad():
-        actions, _ = torch.jit.load(tmp_path / "export" / "policy.pt")(torch.from_numpy(states))
-    assert np.array_equal(actions.numpy(), expected)
     assert len(set(expected.tolist())) > 1
     _, allowed = MaskSplitter(space)(torch.from_numpy(states))
     if allowed is not None:
@@ -122,33 +114,13 @@ def act_worst(policy, states):
     return scores.argmin(1), scores
 
 
+@pytest.mark.slow
 def test_an_export_that_acts_differently_is_not_kept(tmp_path, monkeypatch):
-    net, states = NETWORKS["basic"](VECTOR), states_of(VECTOR, 50)
-    agent = Agent(net, tmp_path)
+    pytest.importorskip("onnxruntime")
     monkeypatch.setattr(export.ExportedPolicy, "forward", act_worst)
-    with pytest.raises(Fault, match=r"policy\.pt takes another action .* in 50 of 50 states"):
-        export.export(agent, tmp_path / "export", (export.TORCHSCRIPT,), states)
+    with pytest.raises(Fault, match=r"takes another action .* in 50 of 50 states"):
+        export.export(Agent(NETWORKS["basic"](VECTOR), tmp_path), tmp_path / "export", states_of(VECTOR, 50))
     assert not (tmp_path / "export").exists()
-
-
-def test_all_files_of_an_export_belong_to_one_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "_write_onnx", lambda policy, states, file: export._trace(policy, states, file))
-    agent, states = Agent(NETWORKS["basic"](VECTOR), tmp_path), states_of(VECTOR, 50)
-    folder = tmp_path / "export"
-    export.export(agent, folder, (export.ONNX, export.TORCHSCRIPT), states)
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-    assert len(before) == 3
-    compare = export.compare
-    monkeypatch.setattr(export, "compare", lambda *values: compare(*values) if "onnx" in values[-1] else fail())
-    with pytest.raises(Fault, match="another action"):
-        export.export(Agent(NETWORKS["basic"](VECTOR), tmp_path), folder, (export.ONNX, export.TORCHSCRIPT), states)
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
-    export.export(agent, folder, (export.ONNX,), states)
-    assert sorted(path.name for path in folder.iterdir()) == ["policy.json", "policy.onnx"]
-
-
-def fail():
-    raise Fault("another action")
 
 
 def test_actions_may_differ_between_equal_scores_only():
@@ -156,66 +128,40 @@ def test_actions_may_differ_between_equal_scores_only():
         def scores(self, states):
             return np.array([[1.0, 1.0 + 1e-7, 0.5]] * len(states), np.float32)
 
-    def takes(action):
-        return lambda states: (np.full(len(states), action), Original().scores(states))
+    def takes(action, score=1.0):
+        return lambda states: (np.full(len(states), action), score * Original().scores(states))
 
     states = np.zeros((250, 1), np.float32)
-    assert export.compare(Original(), takes(0), states, "x") == 0.0
-    with pytest.raises(Fault, match="250 of 250"):
-        export.compare(Original(), takes(2), states, "x")
-
-
-def test_scores_that_are_not_finite_are_no_equal_ones():
-    class Original:
-        def scores(self, states):
-            return np.zeros((len(states), 2), np.float32)
-
-    with pytest.raises(Fault, match="3 of 3"):
-        export.compare(
-            Original(), lambda states: (np.zeros(3, int), np.full((3, 2), np.nan)), np.zeros((3, 1), np.float32), "x"
-        )
+    assert export.compare(Original(), takes(0), states) == 0.0
+    for wrong in (takes(2), takes(0, np.nan)):
+        with pytest.raises(Fault, match="250 of 250"):
+            export.compare(Original(), wrong, states)
 
 
 def test_missing_packages_are_reported(monkeypatch):
     monkeypatch.setattr(export, "find_spec", lambda name: None if name == "onnxscript" else name)
-    with pytest.raises(
-        UsageError, match=r"needs onnxscript; run pip install -e '/.*\[export\]', or add --format torchscript"
-    ):
-        export.require_packages((export.ONNX,))
-    export.require_packages((export.TORCHSCRIPT,))
+    with pytest.raises(UsageError, match=r"needs onnxscript; run pip install -e '/.*\[export\]'"):
+        export.require_packages()
 
 
-def test_the_description_names_the_actions_and_the_state(tmp_path):
-    states = states_of(VECTOR, 10)
-    export.export(Agent(NETWORKS["ppo"](VECTOR), tmp_path), tmp_path, (export.TORCHSCRIPT,), states)
-    description = json.loads((tmp_path / "policy.json").read_text())
-    assert description["state"] == {"shape": [5], "dtype": "float32"}
-    assert description["scores"] == "probability"
-    assert description["checked_states"] == 10
-    assert description["first_action"] == 0
-
-
-def test_the_description_of_actions_that_start_at_another_number_has_that_number(tmp_path):
-    agent = Agent(NETWORKS["ppo"](VECTOR), tmp_path)
-    agent.make_env = lambda: make_env("fakes:Seventh-v0")
-    export.export(agent, tmp_path, (export.TORCHSCRIPT,), states_of(VECTOR, 10))
-    description = json.loads((tmp_path / "policy.json").read_text())
-    assert description["first_action"] == 7
-    assert description["actions"][0] == "7"
-
-
-@pytest.mark.parametrize("kind", export.FILES)
-def test_a_network_that_cannot_be_exported_is_explained_and_leaves_no_folder(tmp_path, kind):
-    agent = Agent(OfBatch(VECTOR, 7), tmp_path)
-    with pytest.raises(UsageError, match=r"cannot be exported as policy\.\w+: .* number of states in a batch"):
-        export.export(agent, tmp_path / "export", (kind,), states_of(VECTOR))
+@pytest.mark.slow
+def test_a_network_that_cannot_be_exported_is_explained_and_leaves_no_folder(tmp_path):
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(UsageError, match=r"cannot be exported: .* number of states in a batch"):
+        export.export(Agent(OfBatch(VECTOR, 7), tmp_path), tmp_path / "export", states_of(VECTOR))
     assert not (tmp_path / "export").exists()
 
 
-def test_the_description_says_how_observations_become_states(tmp_path):
-    agent = Agent(NETWORKS["basic"](VECTOR), tmp_path)
+@pytest.mark.slow
+def test_the_description_says_how_observations_become_states_and_actions_are_counted(tmp_path):
+    pytest.importorskip("onnxruntime")
+    agent = Agent(NETWORKS["ppo"](VECTOR), tmp_path)
     agent.env_id = "fakes:Board-v0"
-    export.export(agent, tmp_path / "export", (export.TORCHSCRIPT,), states_of(VECTOR, 50))
-    described = json.loads((tmp_path / "export" / "policy.json").read_text())
+    agent.make_env = lambda: make_env("fakes:Seventh-v0")
+    export.export(agent, tmp_path, states_of(VECTOR, 10))
+    described = json.loads((tmp_path / "policy.json").read_text())
     assert described["observation_space"] == "Box(-2, 2, (9, 8), int8)"
-    assert described["conversions"] == ["float32, divided by 2", "an axis of length 1 in front"]
+    assert described["state"] == {"shape": [5], "dtype": "float32"}
+    assert (described["scores"], described["checked_states"]) == ("probability", 10)
+    assert (described["first_action"], described["actions"][0]) == (7, "7")
+    assert described["conversions"] == conversions(make_env("fakes:Seventh-v0"))
