@@ -20,7 +20,6 @@ from running import (
     assignments,
     folder,
     result_of,
-    resuming,
     run,
     run_by_itself,
     start,
@@ -247,13 +246,3 @@ def test_processes_do_not_import_from_the_current_folder(tmp_path, script):
     process = run_by_itself(script, *options, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert not (tmp_path / "imported").exists()
-
-
-def test_a_recorded_cluster_is_joined_only_if_the_user_names_it(refused, trained_run):
-    edit_params(trained_run, lambda params: params.update(script="03_ppo_actors"))
-    edit_params(trained_run, lambda params: params["knobs"].update(engine="ray", address="127.0.0.1:45671"))
-    message = refused(ACTORS, *resuming(trained_run))
-    assert "was played on the Ray cluster at 127.0.0.1:45671. To join it again, add --address" in message
-    message = refused(ACTORS, *resuming(trained_run), "--address", "127.0.0.1:45671")
-    assert "127.0.0.1:45671" in message
-    assert "needs --engine ray" not in message

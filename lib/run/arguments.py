@@ -158,37 +158,46 @@ def _resume(
     config: Config,
 ) -> tuple[RunParameters, RunOptions]:
     """Take the settings from a recorded run, and refuse settings that differ from them; see _new_run."""
-    run, assignments = options["resume"], options.pop("set", [])
+    run = options["resume"]
     recorded = read_params(run)
-    if recorded["script"] != script:
-        raise UsageError(f"{run} is a run of {recorded['script']}.py; resume it with that script, not {script}.py")
-    try:
-        params = parser.kind(**recorded["hyperparameters"])
-    except (TypeError, ValueError) as error:
-        commit = recorded["sessions"][0]["commit"]
-        raise UsageError(f"{run} is a run of another version of this project ({commit}): {error}") from error
+    params = _recorded_params(parser.kind, run, recorded, script)
     env_id = trusted_id(run, params.env_name, options.pop("env_id", None))
     fields = dataclasses.asdict(params) | _fields_for(params.env_name, config, env_id)
-    requested = _params(parser.kind, fields, assignments)
-    given = parser.parse(argv, argparse.Namespace(**dict.fromkeys(defaults)))[1]
-    given = config.knobs | {name: value for name, value in given.items() if value is not None}
-    before = {name: recorded["knobs"].get(name, default) for name, default in defaults.items()}
-    if "engine" in before:
-        before.pop("address", None)  # the nodes of a cluster run code here, so it has to be given again
-    parser.replace_defaults(before)
-    knobs = parser.parse(argv)[1] | {name: before[name] for name in given if isinstance(before.get(name), list)}
-    changeable = changeable_on_resume(knobs)
-    before |= dataclasses.asdict(params) | {name: recorded.get(name) for name in ("game", "seed", "init")}
-    after = dataclasses.asdict(requested) | {
-        name: options[name] for name in ("game", "seed", "init") if name in options
-    }
+    requested = _params(parser.kind, fields, options.pop("set", []))
+    of_run = {name: recorded["knobs"].get(name, default) for name, default in defaults.items()}
+    changeable = changeable_on_resume(of_run)
+    if "address" in changeable:
+        of_run["address"] = None  # the nodes of a cluster run code here, so the user has to name it again
+    # None stands for the options that this command line leaves out.
+    on_command_line = parser.parse(argv, argparse.Namespace(**dict.fromkeys(defaults)))[1]
+    given = config.knobs | {name: value for name, value in on_command_line.items() if value is not None}
+    parser.replace_defaults(of_run)
+    knobs = parser.parse(argv)[1] | {name: of_run[name] for name in given if isinstance(of_run[name], list)}
+    others = ("game", "seed", "init")
+    before = dataclasses.asdict(params) | of_run | {name: recorded.get(name) for name in others}
+    after = dataclasses.asdict(requested) | {name: options[name] for name in others if name in options}
     after |= {name: value for name, value in given.items() if name not in changeable}
-    after = json.loads(json.dumps(after, default=str))  # as in params.json
+    after = json.loads(json.dumps(after, default=str))  # as params.json has them
     changes = [f"{name} is {before[name]!r}, not {value!r}" for name, value in after.items() if before[name] != value]
     if changes:
         raise UsageError(f"{run} has other settings: {'; '.join(changes)}. Leave them out, or start a new run")
-    options |= {name: recorded.get(name) for name in ("game", "seed", "init")}
+    options |= {name: recorded.get(name) for name in others}
     return params, RunOptions(**options, knobs=knobs, owns_process=True)
+
+
+def _recorded_params(kind: type[RunParameters], run: Path, recorded: Values, script: str) -> RunParameters:
+    """Return the hyperparameters in a run's params.json.
+
+    Raises:
+        UsageError: if the run is one of another script or of another version of this project.
+    """
+    if recorded["script"] != script:
+        raise UsageError(f"{run} is a run of {recorded['script']}.py; resume it with that script, not {script}.py")
+    try:
+        return kind(**recorded["hyperparameters"])
+    except (TypeError, ValueError) as error:
+        commit = recorded["sessions"][0]["commit"]
+        raise UsageError(f"{run} is a run of another version of this project ({commit}): {error}") from error
 
 
 def _usual_params(hyperparams: Mapping[str, RunParameters], game: str, env_id: str | None) -> RunParameters:

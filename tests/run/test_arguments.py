@@ -205,6 +205,11 @@ def test_a_resume_rejects_other_settings(run, argv, message):
         resolve("--resume", run, *argv)
 
 
+def test_a_resume_rejects_other_options_of_a_config(run, config):
+    with pytest.raises(UsageError, match="has other settings: envs is 4, not 5"):
+        resolve("--resume", run, "--config", config(envs=5))
+
+
 def test_a_resume_uses_the_default_of_an_option_that_was_added_later(run):
     edit_params(run, lambda params: params.update(knobs={}))
     assert resolve("--resume", run)[1].envs == 3
