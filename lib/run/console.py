@@ -234,10 +234,9 @@ def log_result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed, f
             engine.state.iteration,
         )
     else:
-        advice = (
-            " That update was not saved; try a new run with a smaller learning_rate." if stopped == NOT_FINITE else ""
-        )
-        log.info("Stopped at step %s: %s.%s", f"{episodes.steps:,}", stopped, advice)
+        log.info("Stopped at step %s: %s.", f"{episodes.steps:,}", stopped)
+    if stopped == NOT_FINITE:
+        log.info("That update was not saved; try a new run with a smaller learning_rate.")
 
 
 def next_steps(
