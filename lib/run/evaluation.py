@@ -221,40 +221,29 @@ def log_result(result: Mapping[str, Any], training: Sequence[float] = (), advice
         )
 
 
+@dataclasses.dataclass
 class PeriodicEvaluation:
     """Evaluation at intervals during training. Random numbers and speeds of the training are not affected.
 
     A run that is stopped during an evaluation repeats it when it is resumed.
 
-    Args:
+    Attributes:
         every: agent steps between two evaluations.
         policy: see EpisodePlayer.play.
         envs: environments from make_env, one for each episode. All episodes are played together.
         seed: seed of the evaluations.
         steps: function that returns the agent steps so far.
         stopped: function that returns whether to abandon an evaluation.
-
-    Attributes:
         spread: "mean", "std", "min" and "max" of the returns in the last evaluation.
     """
 
-    def __init__(
-        self,
-        every: int,
-        policy: Policy,
-        envs: Sequence[gym.Env],
-        seed: int,
-        steps: Callable[[], int],
-        stopped: Callable[[], bool] = lambda: False,
-    ):
-        self.every = every
-        self.spread: dict[str, float] = {}
-        self._policy = policy
-        self._players = [EpisodePlayer(env) for env in envs]
-        self._seed = seed
-        self._steps = steps
-        self._stopped = stopped
-        self._last = 0  # agent step of the last evaluation
+    every: int
+    policy: Policy
+    envs: Sequence[gym.Env]
+    seed: int
+    steps: Callable[[], int]
+    stopped: Callable[[], bool] = lambda: False
+    spread: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def attach(self, engine: Engine, untimed: Untimed) -> None:
         """Evaluate after an iteration if it is due, and at the start of a resumed run.
@@ -263,31 +252,24 @@ class PeriodicEvaluation:
             engine: training engine, which fires EvaluationEvents.EVALUATED after each evaluation.
             untimed: function that returns a context manager; time spent in it does not count as training.
         """
-        self._last = self._steps()
+        players = [EpisodePlayer(env) for env in self.envs]
+        self._last = self.steps()  # agent step of the last evaluation
 
         def is_due(engine: Engine, event: int) -> bool:
-            return self._steps() // self.every > self._last // self.every
+            return self.steps() // self.every > self._last // self.every
 
-        def run(engine: Engine) -> None:
+        def play(engine: Engine) -> None:
+            results: list[EpisodeResult] = []
             with untimed(), undisturbed():
-                is_complete = self._play()
-            if is_complete:
+                play_together(self.policy, players, self.seed, range(len(players)), results.append, self.stopped)
+            if len(results) == len(players):  # it was not abandoned
+                self._last = self.steps()
+                statistics = summary(results)
+                self.spread = {name: statistics[name] for name in SPREAD}
                 engine.fire_event(EvaluationEvents.EVALUATED)
 
-        engine.add_event_handler(Events.EPOCH_STARTED(event_filter=is_due), run)
-        engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=is_due), run)
-
-    def _play(self) -> bool:
-        """Play an evaluation, and return whether it was completed."""
-        results: list[EpisodeResult] = []
-        numbers = range(len(self._players))
-        play_together(self._policy, self._players, self._seed, numbers, results.append, self._stopped)
-        if len(results) < len(numbers):
-            return False
-        statistics = summary(results)
-        self.spread = {name: statistics[name] for name in SPREAD}
-        self._last = self._steps()
-        return True
+        engine.add_event_handler(Events.EPOCH_STARTED(event_filter=is_due), play)
+        engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=is_due), play)
 
     def state_dict(self) -> dict[str, Any]:
         return {"last": self._last}

@@ -167,12 +167,6 @@ def test_an_evaluation_that_was_abandoned_is_repeated_before_the_next_update_of_
     assert run(run(None, 0, 4)[0], 20, 2)[1] == [30]
 
 
-def test_all_states_are_watched_including_the_last():
-    watched = []
-    EpisodePlayer(Counting(3)).play(always(0), 0, 0, watch=watched.append)
-    assert len(watched) == 3 + 1
-
-
 @pytest.fixture
 def in_processes(warm_fork_server, monkeypatch):
     """Function that evaluates in three processes, and checks that none is left."""

@@ -78,12 +78,6 @@ def test_an_incomplete_video_is_not_kept(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_missing_encoder_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(videos, "CODEC", "none")
-    with Video(tmp_path / "video.webm", 10) as video, pytest.raises(UsageError, match="no none encoder"):
-        video.write(np.zeros((64, 64, 3), np.uint8))
-
-
 # Replays
 
 
@@ -255,14 +249,6 @@ def test_a_seeded_game_is_replayed_even_with_sticky_actions():
     assert len(episodes) == 2
 
 
-def test_sources_know_whether_they_play_native_games():
-    assert stream_source(SHORT, 1).native
-    assert segment_source(SHORT, 2).native
-    assert not stream_source(CODED, 1).native
-    assert not segment_source(CODED, 2).native
-    assert not single_source(SHORT, 1).native
-
-
 # The recorder
 
 
@@ -319,26 +305,6 @@ def test_every_third_episode_is_recorded_outside_of_the_training_time(tmp_path):
     assert recording.files == {third, sixth}
     assert recording.untimed_blocks == 2
     assert [path.name for path in recording.announced] == [third, sixth]
-
-
-def test_recording_does_not_disturb_the_random_generators(tmp_path):
-    recording = Recording(tmp_path)
-    reset = recording.replayer.env.reset
-
-    def drawing_reset(**options):
-        torch.rand(1)
-        np.random.rand()
-        return reset(**options)
-
-    recording.replayer.env.reset = drawing_reset
-    draws = []
-    for record in (False, True):
-        torch.manual_seed(1)
-        np.random.seed(1)
-        if record:
-            assert recording.finish(catch_episode())
-        draws.append((torch.rand(3).tolist(), np.random.rand()))
-    assert draws[0] == draws[1]
 
 
 @pytest.mark.parametrize("difference", ["total", "length", "last_state", "longer"])
