@@ -40,19 +40,11 @@ def test_seed_and_epsilon_decide_what_is_played(answer, original_run, tmp_path):
     assert returns("--seed", 1, "--epsilon", 1.0) != greedy
 
 
-def test_files_of_runs_and_models_are_not_overwritten(answer, refused, trained_run):
-    message = refused(EVALUATE, trained_run, *SHOWN, "--output", trained_run / "params.json")
-    assert "params.json belongs to a run and would be lost; give --output another file" in message
-    (trained_run / "episodes.csv").unlink()  # as in a published model
+def test_the_evaluation_of_a_published_model_is_not_replaced(answer, trained_run):
+    (trained_run / "episodes.csv").unlink()
     (trained_run / "evaluation.json").write_text("{}")
     answer(EVALUATE, trained_run, *SHOWN, "--episodes", 1)
     assert (trained_run / "evaluation.json").read_text() == "{}"
-
-
-def test_an_output_that_cannot_be_written_is_refused_before_an_episode(refused, monkeypatch, original_run, tmp_path):
-    monkeypatch.delattr("lib.run.evaluation.evaluate")
-    message = refused(EVALUATE, original_run, *SHOWN, "--output", tmp_path / "missing/evaluation.json")
-    assert "missing/evaluation.json cannot be written" in message
 
 
 def test_a_network_of_another_version_or_environment_is_explained(refused, trained_run):
