@@ -10,7 +10,7 @@ from typing import Any
 from lib.actors.contract import Actors, Lost
 from lib.actors.process_worker import act
 from lib.system import memory
-from lib.system.processes import Child, start_server, to_shared_memory
+from lib.system.processes import Child, pickled, start_server
 from lib.system.shared_memory import SharedWeights, Slots
 
 SERVER_BYTES = 230 * 2**20  # memory of the fork server, measured and rounded up
@@ -40,7 +40,6 @@ class ProcessActors(Actors):
         self._slots = [Slots(self.depth + 1, room) for _ in range(self.count)]
         self._next_slot = [0] * self.count
         self._children: dict[int, Child] = {}
-        self._payloads: dict[int, Any] = {}  # in shared memory until the process has read them
         self._broadcast()
         atexit.register(self.close)
         try:
@@ -70,12 +69,10 @@ class ProcessActors(Actors):
 
     def _start(self, index: int) -> None:
         child = Child(self.name_of(index))
-        self._payloads[index] = to_shared_memory((self.make, self.state_of(index)), child.name, "Use --engine inline")
+        payload = pickled((self.make, self.state_of(index)), child.name, "Use --engine inline")
         names = list(self.weights.tensors)
         self._children[index] = child
-        child.launch(
-            act, self._payloads[index], index, names, self._shared_weights, self._slots[index], self._next_slot[index]
-        )
+        child.launch(act, payload, index, names, self._shared_weights, self._slots[index], self._next_slot[index])
 
     def _kill(self, index: int) -> None:
         self._children[index].kill()
@@ -104,6 +101,5 @@ class ProcessActors(Actors):
                 child.kill()
                 yield index, Lost(child.fate().removeprefix(f"{child} "))
             else:
-                self._payloads.pop(index, None)  # the actor has read it
                 self._next_slot[index] = (slot + 1) % self._slots[index].number
                 yield index, self._slots[index].unpack(header, slot, sizes)

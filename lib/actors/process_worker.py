@@ -18,7 +18,7 @@ from lib.system.shared_memory import SharedWeights, Slots
 
 def act(
     connection: "Connection[Any, Any]",
-    payload: Any,
+    payload: bytes,
     index: int,
     names: Sequence[str],
     weights: SharedWeights,
@@ -29,7 +29,7 @@ def act(
 
     Args:
         connection: connection to the learner. Versions come in; packed segments go out.
-        payload: `make` and the actor's state, pickled in shared memory.
+        payload: `make` and the actor's state, pickled.
         index: index of the actor.
         names: names of the weights.
         weights: versions of the weights in shared memory.
@@ -42,7 +42,7 @@ def act(
         logging.getLogger(module).setLevel(logging.ERROR)
     torch.set_num_threads(1)  # other actors and the learner need the other cores
     with suppress(ParentGone), checked_env.closing():
-        actor = make_actor(index, lambda: cloudpickle.loads(payload.memory))
+        actor = make_actor(index, lambda: cloudpickle.loads(payload))
         while True:
             version = receive(connection)
             actor = set_model(actor, names, weights, version)

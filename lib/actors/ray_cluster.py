@@ -30,6 +30,7 @@ from lib.actors.contract import (
     with_weights,
 )
 from lib.actors.ray_package import (
+    Reaper,
     check_cluster,
     import_ray,
     initialise_ray,
@@ -38,7 +39,6 @@ from lib.actors.ray_package import (
 )
 from lib.errors import Fault, UsageError
 from lib.system.machine import cores
-from lib.system.parent import Reaper
 from lib.system.processes import pickled, signals_blocked
 from lib.system.shared_memory import TensorLayout
 

@@ -9,10 +9,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from lib.errors import Fault, UsageError
 from lib.system.log import install_command
@@ -59,6 +61,44 @@ def require_ray() -> None:
 def initialised() -> bool:
     """Return whether this process has initialised Ray before."""
     return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
+
+
+class Reaper:
+    """Kill processes as soon as this process ends for any reason.
+
+    A process that has got the number of an ended one is not killed, if the system has file descriptors of processes
+    (Linux).
+
+    Args:
+        processes: processes, such as those of Ray, that would outlive this one.
+    """
+
+    CODE = """
+import os, signal, sys
+kills = []
+for number in map(int, sys.argv[1:]):
+    try:
+        kills.append((signal.pidfd_send_signal, os.pidfd_open(number)))
+    except ProcessLookupError:
+        pass
+    except (OSError, AttributeError):  # the system has none, or does not allow them
+        kills.append((os.kill, number))
+sys.stdin.read()
+for kill, target in kills:
+    try:
+        kill(target, signal.SIGKILL)
+    except OSError:
+        pass
+"""
+
+    def __init__(self, processes: Iterable[psutil.Process]):
+        command = [sys.executable, "-I", "-S", "-c", self.CODE, *(str(process.pid) for process in processes)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+    def close(self) -> None:
+        """End the reaper without killing anything."""
+        self._process.kill()
+        self._process.communicate()
 
 
 @contextmanager

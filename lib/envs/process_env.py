@@ -23,7 +23,7 @@ from lib.errors import CallInterrupted, EnvironmentFailed, Fault, UsageError
 from lib.system import processes
 from lib.system.log import start_console
 from lib.system.parent import end_with_learner
-from lib.system.shared_block import has_room
+from lib.system.shared_block import require_room
 
 log = logging.getLogger(__name__)
 
@@ -100,19 +100,12 @@ class ProcessVectorEnv(AsyncVectorEnv):
             """Return the environment that this process has made already; another process makes its own."""
             return made.pop() if made else make()
 
-        fits = has_room(states + SLACK)
-        if not fits:
-            log.warning(
-                "Shared memory has no room for %d bytes of states, so they go through pipes, which is slower. Make "
-                "/dev/shm larger.",
-                states,
-            )
         try:
+            require_room(states + SLACK)
             processes.start_server()
             with processes.signals_blocked(), self._named():
                 super().__init__(
                     [make_once] * num_envs,  # gymnasium takes one, for the spaces, and closes it
-                    shared_memory=fits,
                     context="forkserver",
                     worker=_work,
                     autoreset_mode=AutoresetMode.SAME_STEP,

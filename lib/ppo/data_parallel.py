@@ -10,11 +10,11 @@ import os
 import pickle
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from multiprocessing.util import get_temp_dir
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from lib.system.log import start_console
 from lib.system.machine import cores, torch_threads
 from lib.system.memory import shortage
 from lib.system.parent import ParentGone, end_with_learner, receive
-from lib.system.processes import Child, in_thread, start_server, to_shared_memory
+from lib.system.processes import Child, pickled, start_server
 
 log = logging.getLogger(__name__)
 
@@ -142,9 +142,9 @@ class DataParallelTrainer:
     def _start(self) -> None:
         start_server()
         threads = max(1, cores() // self.learners)
-        payload = to_shared_memory(self.trainer, "the trainer", "Use --learners 1")
+        payload = pickled(self.trainer, "the trainer", "Use --learners 1")
         atexit.register(self.close)
-        with tempfile.TemporaryDirectory(dir=get_temp_dir()) as folder:  # after kill -9, the next run removes it
+        with tempfile.TemporaryDirectory() as folder:
             rendezvous = f"{folder}/rendezvous"
             for rank in range(1, self.learners):
                 child = Child(f"learner {rank}")
@@ -155,7 +155,15 @@ class DataParallelTrainer:
 
     def _join(self, rendezvous: str) -> ProcessGroup:
         """Join the group. Another thread waits for the learners, so that this one sees signals and lost processes."""
-        joining = in_thread(lambda: ProcessGroup(0, self.learners, rendezvous, self.trainer.device))
+        joining: Future[ProcessGroup] = Future()
+
+        def join() -> None:
+            try:
+                joining.set_result(ProcessGroup(0, self.learners, rendezvous, self.trainer.device))
+            except Exception as error:  # noqa: BLE001 - the future raises it below
+                joining.set_exception(error)
+
+        threading.Thread(target=join, daemon=True).start()
         while not joining.done():
             wait([joining], 0.5)
             dead = [child for child in self._children if child.process.exitcode is not None]
@@ -175,12 +183,12 @@ class DataParallelTrainer:
             self.trainer.group.broadcast(column)
 
 
-def run_learner(link: Any, payload: Any, rank: int, size: int, rendezvous: str, threads: int) -> None:
+def run_learner(link: Any, payload: bytes, rank: int, size: int, rendezvous: str, threads: int) -> None:
     """Main function of the other learners' processes: learn until the first learner ends.
 
     Args:
         link: pipe from the first learner. Each message holds the layout of the transitions and the update's settings.
-        payload: pickled trainer in shared memory; see to_shared_memory.
+        payload: pickled trainer.
         rank: number of this learner.
         size: number of learners.
         rendezvous: path of the file through which the learners find each other.
@@ -190,7 +198,7 @@ def run_learner(link: Any, payload: Any, rank: int, size: int, rendezvous: str, 
     start_console()
     torch.set_num_threads(threads)
     try:
-        trainer: Trainer = pickle.loads(payload.memory)
+        trainer: Trainer = pickle.loads(payload)
         if torch.device(trainer.device).type == "cuda":
             trainer.move_to(torch.device("cuda", rank))
         trainer.group = group = ProcessGroup(rank, size, rendezvous, trainer.device)

@@ -3,15 +3,11 @@
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Iterable
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any
-
-import psutil
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -47,44 +43,6 @@ def end_with_learner() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=watch, daemon=True).start()
-
-
-class Reaper:
-    """Kill processes as soon as this process ends for any reason.
-
-    A process that has got the number of an ended one is not killed, if the system has file descriptors of processes
-    (Linux).
-
-    Args:
-        processes: processes, such as those of Ray, that would outlive this one.
-    """
-
-    CODE = """
-import os, signal, sys
-kills = []
-for number in map(int, sys.argv[1:]):
-    try:
-        kills.append((signal.pidfd_send_signal, os.pidfd_open(number)))
-    except ProcessLookupError:
-        pass
-    except (OSError, AttributeError):  # the system has none, or does not allow them
-        kills.append((os.kill, number))
-sys.stdin.read()
-for kill, target in kills:
-    try:
-        kill(target, signal.SIGKILL)
-    except OSError:
-        pass
-"""
-
-    def __init__(self, processes: Iterable[psutil.Process]):
-        command = [sys.executable, "-I", "-S", "-c", self.CODE, *(str(process.pid) for process in processes)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-
-    def close(self) -> None:
-        """End the reaper without killing anything."""
-        self._process.kill()
-        self._process.communicate()
 
 
 def receive(connection: "Connection[Any, Any]") -> Any:

@@ -5,21 +5,16 @@ import os
 import pickle
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
-from typing import Any, TypeVar
+from typing import Any
 
 import cloudpickle
 import psutil
 
 from lib.errors import Fault, UsageError
 from lib.system.files import PROJECT
-from lib.system.shared_block import SharedBlock
-
-Result = TypeVar("Result")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # they stop a run cleanly
 
@@ -45,30 +40,17 @@ def start_server() -> None:
         forkserver.ensure_running()
 
 
-def to_shared_memory(payload: Any, name: str, advice: str) -> SharedBlock:
-    """Pickle an object into shared memory, for a child process that is about to start.
-
-    It is not sent through a pipe, because that would block forever if the child died while it started.
+def pickled(payload: Any, name: str, advice: str) -> bytes:
+    """Pickle an object for another process.
 
     Args:
-        payload: object to send; the child reads it with `pickle.loads(block.memory)`.
+        payload: object to send; the process reads it with `pickle.loads`.
         name: name of the object for the error message.
         advice: last sentence of the error message, without a full stop.
 
-    Returns:
-        A block of shared memory. Keep a reference to it until the child has read it.
-
     Raises:
-        UsageError: if the object cannot be pickled, or there is no room for it.
+        UsageError: if the object cannot be pickled.
     """
-    content = pickled(payload, name, advice)
-    block = SharedBlock(len(content))
-    block.memory[:] = content
-    return block
-
-
-def pickled(payload: Any, name: str, advice: str) -> bytes:
-    """Pickle an object for another process; see to_shared_memory."""
     try:
         return bytes(cloudpickle.dumps(payload))
     except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
@@ -159,20 +141,6 @@ def kill_child(process: Any) -> None:
             descendant.kill()
     process.kill()
     process.join(10.0)
-
-
-def in_thread(call: Callable[[], Result]) -> "Future[Result]":
-    """Call a function in a thread that does not keep the process alive, and return the future of its result."""
-    future: Future[Result] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - the future raises it in the waiting thread
-            future.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    return future
 
 
 @contextmanager

@@ -43,14 +43,10 @@ class SharedBlock:
         return buffer
 
 
-def has_room(size: int) -> bool:
-    """Return whether so many bytes can be reserved."""
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.close(_reserved(size))
-    except UsageError:
-        return False
-    return True
+def require_room(size: int) -> None:
+    """Raise UsageError if so many bytes cannot be reserved."""
+    if hasattr(os, "posix_fallocate"):
+        os.close(_reserved(size))
 
 
 def _reserved(size: int) -> int:

@@ -278,16 +278,6 @@ def test_a_run_may_change_between_both_when_it_is_resumed(tmp_path):
     assert len(episodes_of(path)) > 3
 
 
-def test_states_go_through_pipes_where_there_is_no_room_for_shared_memory(monkeypatch, caplog, make):
-    monkeypatch.setattr(process_env, "has_room", lambda size: False)
-    envs, others = make("CartPole-v1", 2), make("CartPole-v1", 2, processes=False)
-    assert not envs.unwrapped.shared_memory
-    assert "Shared memory has no room for 32 bytes of states, so they go through pipes" in caplog.text
-    assert np.array_equal(envs.reset(seed=3)[0], others.reset(seed=3)[0])
-    actions = np.array([0, 1])
-    assert all(np.array_equal(a, b) for a, b in zip(envs.step(actions)[:4], others.step(actions)[:4], strict=True))
-
-
 def test_a_process_that_the_fork_server_cannot_start_is_reported(monkeypatch):
     start = multiprocessing.context.ForkServerProcess.start
 

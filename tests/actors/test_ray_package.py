@@ -7,7 +7,7 @@ import sys
 import psutil
 import pytest
 
-from lib.system.parent import Reaper
+from lib.actors.ray_package import Reaper
 
 REFUSED = """
 import os
