@@ -23,7 +23,7 @@ from ptan.experience import ExperienceFirstLast
 
 from lib.envs.atari import EpisodicLife, frame_skip, statistics_wrapper
 from lib.envs.checked_env import wrappers
-from lib.errors import CallInterrupted, UsageError
+from lib.errors import UsageError
 from lib.experience import packing
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
@@ -233,8 +233,6 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         try:
             self._reset(index, slot)
             steps = self._replay(slot, saved["actions"].flatten().tolist())
-        except CallInterrupted:  # at the time limit; the resume may succeed next time
-            raise
         except Exception as error:  # noqa: BLE001 - the environment is not our code
             return False, f" ({type(error).__name__}: {error})"
         state, saved_state = np.asarray(slot.state), saved["states"].numpy()

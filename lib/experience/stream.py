@@ -11,7 +11,7 @@ from gymnasium.vector import VectorEnv
 
 from lib.envs import vector_env
 from lib.envs.observations import ObservationKind, observation_kind
-from lib.errors import CallInterrupted, Fault
+from lib.errors import Fault
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
 from lib.experience.snapshot import REPLAYING, Snapshot
@@ -222,7 +222,6 @@ class Stream(ExperienceSource):
 
         Raises:
             Fault: if it fails in an environment with a process of its own, which has ended.
-            CallInterrupted: if a call does not return before the time limit.
         """
         self.steps_done = state["steps_done"]
         self._episodes = unpack_episodes(state["episodes"])
@@ -234,8 +233,6 @@ class Stream(ExperienceSource):
         error_text = ""
         try:
             self._replay(self._snapshot.starts, self._snapshot.actions)
-        except CallInterrupted:  # at the time limit; the resume may succeed next time
-            raise
         except Exception as error:
             error_text = f" ({type(error).__name__}: {error})"
             if vector_env.is_lost_after_error(self.envs):

@@ -1,7 +1,5 @@
 """The experience source: transitions, episodes, seeds and resuming, with tests of ptan's errors that it corrects."""
 
-from unittest.mock import Mock
-
 import gymnasium as gym
 import numpy as np
 import ptan
@@ -12,7 +10,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from agents import Alternating
 from fakes import Counting, Forgetful, Random, Refusing, raise_at
 from lib.envs.frames import FrameStack
-from lib.errors import CallInterrupted, UsageError
+from lib.errors import UsageError
 from lib.experience import snapshot as snapshot_module
 from lib.experience.snapshot import Snapshot
 from lib.experience.source import ExperienceSourceFirstLast
@@ -211,15 +209,6 @@ def test_an_environment_that_rejects_earlier_actions_starts_its_next_episode(cap
     assert "(RuntimeError: not allowed)" in caplog.text
     monkeypatch.setattr(Refusing, "left", 100)
     assert len(take(resumed, 6)) == 6
-
-
-def test_a_call_that_is_interrupted_while_an_environment_is_restored_ends_the_resume(monkeypatch):
-    source = source_of(FrameStack(Counting(length=9)))
-    take(source, 3)
-    resumed = source_of(FrameStack(Counting(length=9)))
-    monkeypatch.setattr(Counting, "step", Mock(side_effect=CallInterrupted("a call did not return")))
-    with pytest.raises(CallInterrupted):
-        resumed.load_state_dict(source.state_dict())
 
 
 def test_an_environment_whose_episode_ends_too_early_starts_its_next_episode(caplog):

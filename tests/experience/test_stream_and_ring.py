@@ -1,7 +1,6 @@
 """Streams of environments that step together, and the rings that they fill."""
 
 from functools import partial
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,9 +9,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import fakes
-from fakes import Counting
 from lib.envs import vector_env
-from lib.errors import CallInterrupted, EnvironmentFailed
+from lib.errors import EnvironmentFailed
 from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Ring
 from lib.experience.stream import EnvRange, ExperienceStream, Stream
@@ -37,15 +35,6 @@ def test_environments_that_reject_the_saved_actions_are_reset_on_resume(caplog, 
     assert resumed.steps_done == 8
     assert resumed.last_resets.tolist() == [8, 8]
     assert resumed.step(np.array([0, 1])).rewards.tolist() == [0.0, 0.0]
-
-
-def test_a_call_that_is_interrupted_while_environments_are_restored_ends_the_resume(monkeypatch):
-    first, resumed = (Stream(vectorised(lambda: Counting(100), 2), seed=1) for _ in range(2))
-    first.begin()
-    first.step(np.array([0, 1]))
-    monkeypatch.setattr(Counting, "step", Mock(side_effect=CallInterrupted("a call did not return")))
-    with pytest.raises(CallInterrupted):
-        resumed.load_state_dict(first.state_dict())
 
 
 def test_a_checkpoint_from_before_separate_resets_is_restored():
