@@ -41,7 +41,7 @@ class GoldenRun(NamedTuple):
 
 
 DQN = "--set epsilon_frames=200 --set target_net_sync=20 --set checkpoint_every=24"
-PPO = "--set envs=4 --set rollout=16 --set minibatch=32 --set checkpoint_every=128"
+PPO = "--set envs=4 --set rollout=16 --set minibatch=32 --set checkpoint_every=128 --set anneal_steps=300"
 RUNS = {
     "01_baseline": GoldenRun(
         "chapter09/0?_baseline.py",
@@ -56,7 +56,8 @@ RUNS = {
     ),
     "05_native_envs": GoldenRun(
         "chapter09/0?_native_envs.py",
-        f"--env-id fakes:ShortPong-v0 {DQN} --envs 4 --set batch_size=2 --set replay_initial=120 --set replay_size=200",
+        f"--env-id fakes:ShortPong-v0 {DQN} --set normalise=true --envs 4 --set batch_size=1"
+        " --set replay_initial=120 --set replay_size=200",
         *(128, 560),
     ),
     "08_dqn_rainbow": GoldenRun(

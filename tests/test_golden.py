@@ -1,0 +1,125 @@
+"""Golden runs: what no rounding changes is that of golden/runs.json, and a stopped and killed run loses nothing.
+
+    GOLDEN=write python -m pytest -n0 tests/test_golden.py    # after a change that is meant, in a commit that says why
+
+golden_runs.py has the runs.
+"""
+
+import hashlib
+import json
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+from golden_runs import RUNS, find_script
+from running import (
+    PROJECT,
+    checkpoint_of,
+    differences,
+    episodes_of,
+    result_of,
+    resuming,
+    run,
+    run_in_parts,
+    scalars_of,
+    start,
+    wait_for,
+)
+
+pytestmark = pytest.mark.slow
+
+GOLDEN = PROJECT / "tests" / "golden" / "runs.json"
+ROUNDED = ("priorities", "weights", "highest")  # of a prioritised replay that has learnt
+RESETS = ("steps_done", "resets", "starts")  # of a source, at any depth
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_that_is_stopped_and_killed_equals_one_that_is_not_and_has_its_golden_digests(name, tmp_path):
+    script, options = find_script(PROJECT, RUNS[name]).relative_to(PROJECT), (*RUNS[name].options.split(), "--seed", 5)
+    with ThreadPoolExecutor(1) as pool:
+        whole = pool.submit(run_in_parts, script, options, tmp_path / "whole", [RUNS[name].last])
+        parts, _ = run_in_parts(script, options, tmp_path / "parts", [RUNS[name].early])
+        early = checkpoint_of(parts)
+        kill(script, parts, RUNS[name].last)
+        process = run(script, *resuming(parts), "--stop-after", RUNS[name].last, "--quiet")
+        assert process.returncode == 0, process.stderr
+        straight, _ = whole.result()
+    assert differences(checkpoint_of(straight), checkpoint_of(parts)) == []
+    assert episodes_of(straight) == episodes_of(parts)
+    assert len(episodes_of(straight)) > 1
+    scalars, others = (sorted(scalars_of(path).items()) for path in (straight, parts))
+    assert repr(scalars) == repr(others)  # because nan != nan
+    facts = facts_of(straight, early)
+    if os.environ.get("GOLDEN") == "write":
+        known = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+        GOLDEN.write_text(json.dumps(known | {name: facts}, indent=1) + "\n")
+    assert facts == json.loads(GOLDEN.read_text())[name]
+
+
+def kill(script: Path, path: Path, last: int) -> None:
+    """Resume a run, and kill it after its next checkpoint."""
+    saved = set(path.glob("checkpoints/step-*.pt"))
+    process = start(script, *resuming(path), "--stop-after", last, "--quiet")
+    wait_for(lambda: set(path.glob("checkpoints/step-*.pt")) - saved, process)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+
+def facts_of(path: Path, early: dict[str, Any]) -> dict[str, Any]:
+    """Return what no rounding changes: names in a run's files, and digests of an early checkpoint."""
+    replay = {key: value for key, value in early.get("replay", {}).items() if key not in ROUNDED}
+    header, *rows = episodes_of(path)
+    return {
+        "tags": tags_of(path),
+        "result": sorted(result_of(path)),
+        "columns": (path / "episodes.csv").read_text().splitlines()[0].split(","),
+        "digests": {
+            "random": digest(early["random"]),
+            "resets": digest(resets_of(early["source"])),
+            "replay": digest(replay),
+            "lengths": digest([row[: header.index("return")] for row in rows]),
+        },
+    }
+
+
+def tags_of(path: Path) -> list[str]:
+    """Return the tags of a run's scalars in the order in which they were first written."""
+    [file] = path.glob("events.out.tfevents.*")
+    values = (value for event in EventFileLoader(str(file)).Load() for value in event.summary.value)
+    return list(dict.fromkeys(value.tag for value in values if value.metadata.plugin_data.plugin_name == "scalars"))
+
+
+def resets_of(state: Any) -> Any:
+    """Return the entries RESETS of a nested state."""
+    if isinstance(state, dict):
+        found = {key: value if key in RESETS else resets_of(value) for key, value in state.items()}
+        return {key: value for key, value in found.items() if value is not None}
+    return list(map(resets_of, state)) if isinstance(state, list) else None
+
+
+def digest(content: Any) -> str:
+    """Return the first digits of a hash of nested tensors and plain values."""
+    hashed = hashlib.sha256()
+
+    def add(part: Any) -> None:
+        if isinstance(part, torch.Tensor):
+            hashed.update(f"{part.dtype}{tuple(part.shape)}".encode() + part.contiguous().numpy().tobytes())
+        elif isinstance(part, dict):
+            for key in sorted(part):
+                add(key)
+                add(part[key])
+        elif isinstance(part, list | tuple):
+            for each in part:
+                add(each)
+        else:
+            hashed.update(repr(part).encode())
+
+    add(content)
+    return hashed.hexdigest()[:16]
