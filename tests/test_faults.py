@@ -60,9 +60,11 @@ def test_a_module_that_the_user_names_is_imported(refused, evil_run):
     assert (evil_run / "imported").exists()
 
 
-def test_the_current_folder_comes_after_what_is_installed(refused, evil_run):
-    (evil_run / "evil.py").rename(evil_run / "ptan.py")
-    refused(PPO, "--env-id", "ptan:Nothing-v0", "--runs-dir", evil_run / "runs")
+def test_the_current_folder_comes_after_what_is_installed(refused, evil_run, monkeypatch):
+    monkeypatch.delitem(sys.modules, "mailbox", raising=False)  # a module of Python that nothing here imports
+    (evil_run / "evil.py").rename(evil_run / "mailbox.py")
+    refused(PPO, "--env-id", "mailbox:Nothing-v0", "--runs-dir", evil_run / "runs")
+    assert "mailbox" in sys.modules
     assert not (evil_run / "imported").exists()
 
 

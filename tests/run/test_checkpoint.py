@@ -32,6 +32,24 @@ def test_a_saved_checkpoint_is_read_back(tmp_path):
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_a_checkpoint_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    calls = []
+
+    def recorded(name, place_of):
+        function = getattr(os, name)
+
+        def call(*arguments):
+            calls.append((name, place_of(*arguments)))
+            return function(*arguments)
+
+        monkeypatch.setattr(os, name, call)
+
+    recorded("fsync", lambda descriptor: os.readlink(f"/proc/self/fd/{descriptor}"))
+    recorded("replace", lambda old, new: str(new))
+    file = save(tmp_path)
+    assert calls == [("fsync", f"{file}.tmp"), ("replace", str(file)), ("fsync", str(tmp_path))]
+
+
 def test_weights_that_are_not_finite_are_not_loaded(tmp_path):
     torch.save({"net": {"w": torch.tensor([1.0, math.nan])}}, tmp_path / "step-000000001.pt")
     with pytest.raises(Fault, match="holds NaN or a number that is too large; it was not loaded"):
