@@ -28,6 +28,7 @@ from lib.run.options import (
     share,
     usable_device,
     whole,
+    writable,
 )
 from lib.run.stopping import EXIT_CODES, Interrupted
 from lib.system import files, memory
@@ -53,6 +54,7 @@ __all__ = [
     "tool",
     "usable_device",
     "whole",
+    "writable",
 ]
 
 STOPPED = "Stopped at once. If the run has a checkpoint, --resume with its folder continues from the newest one."

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import math
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,16 @@ def above_zero(text: str) -> float:
     if not 0.0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return float(value)
+
+
+def writable(text: str) -> Path:
+    """Parse the path of a file that can be written later, and that is no file of a run except its evaluation.json."""
+    path = Path(text)
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{path} cannot be written; give a file in a folder that exists")
+    if (path.parent / "params.json").exists() and path.name != "evaluation.json":
+        raise argparse.ArgumentTypeError(f"{path} belongs to a run and would be lost; give another file")
+    return path
 
 
 def _number(text: str) -> int | float:
