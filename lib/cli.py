@@ -92,24 +92,12 @@ def parser(
         add("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda"),
         add("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)"),
         add("--game", metavar="G", help=f"hyperparameters: {', '.join(hyperparams)} (default: {game})"),
-        add(
-            "--env-id", metavar="ID", help="gymnasium id, or module:id; hyperparameters are defaults or those of --game"
-        ),
+        add("--env-id", metavar="ID", help="gymnasium id of another environment; module:id imports the module first"),
         add("--seed", metavar="N", type=seed, help="seed of all random generators (default: 1)"),
         add("--config", metavar="FILE", type=Path, help="JSON file of hyperparameters and options, such as a run's"),
-        add(
-            "--set",
-            metavar="FIELD=VALUE",
-            action="append",
-            help="change a hyperparameter; repeatable; --set help explains them",
-        ),
+        add("--set", metavar="FIELD=VALUE", action="append", help="change a hyperparameter; --set help explains them"),
         add("--stop-after", metavar="STEPS", type=positive, help="stop at this agent step (default: max_steps)"),
-        add(
-            "--time-limit",
-            metavar="SECONDS",
-            type=positive,
-            help="stop after this time, checked between updates (default: none)",
-        ),
+        add("--time-limit", metavar="SECONDS", type=positive, help="stop the process after this time (default: none)"),
         add("--resume", metavar="RUN", help="resume a run, given by its folder or the folder's name"),
         add("--init", metavar="MODEL", help="start with the weights of this run or model, such as models/pong"),
         add("--runs-dir", metavar="DIR", type=Path, help="folder of the runs (default: runs/)"),

@@ -30,6 +30,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.run_data import read_episodes
 from lib.errors import Fault, UsageError
+from lib.run.folder import read_json
 from lib.run.stopping import NOT_FINITE
 from lib.system import files, machine
 from lib.system.log import install_command
@@ -112,13 +113,14 @@ class Search:
             while code is None:
                 yield
                 code = process.poll()
-                run = next(folder.glob("runs/*"), None)
-                if run is None:
+                if not (runs := list(folder.glob("runs/*/params.json"))):
                     continue
+                run = runs[0].parent
                 episodes = read_episodes(run)
-                limit = self._limit or json.loads((run / "params.json").read_text())["hyperparameters"]["max_steps"]
+                limit = self._limit or read_json(runs[0])["hyperparameters"]["max_steps"]
                 while comparison <= limit and (code == 0 or comparison <= episodes["step"].max()):
-                    trial.report(average_return(episodes, comparison), comparison)
+                    if episodes["step"].min() <= comparison:
+                        trial.report(average_return(episodes, comparison), comparison)
                     comparison *= 2
                     if code is None and trial.should_prune():
                         self.study.tell(trial, state=TrialState.PRUNED)
@@ -127,11 +129,11 @@ class Search:
         finally:
             process.terminate()
             process.wait()
-        if code == 0 and run:
+        if code == 0 and runs:
             value = average_return(episodes, limit)
             self.study.tell(trial, value)
             print(f"Trial {trial.number}: value {value:.6g} ({episodes['step'].max():,.0f} steps)", flush=True)
-        elif run and json.loads((run / "result.json").read_text())["stopped"] == NOT_FINITE:
+        elif runs and (run / "result.json").exists() and read_json(run / "result.json")["stopped"] == NOT_FINITE:
             self.study.tell(trial, state=TrialState.PRUNED)
             print(f"Trial {trial.number}: {NOT_FINITE}", flush=True)
         else:
@@ -143,7 +145,7 @@ class Search:
 
     def _start(self, folder: Path, values: list[str], job: int, threads: int) -> "subprocess.Popen[bytes]":
         """Start the script with a trial's values, to resume the run in the folder if there is one."""
-        resume = [word for run in folder.glob("runs/*") for word in ("--resume", str(run))]
+        resume = [word for run in folder.glob("runs/*/params.json") for word in ("--resume", str(run.parent))]
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(",")
         environment = {"OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": gpus[job % len(gpus)]}
         with (folder / "output.txt").open("ab") as output:

@@ -53,7 +53,7 @@ if x > 8.0:
 run = runs_dir / "run"
 run.mkdir(parents=True)
 (run / "params.json").write_text(json.dumps({"hyperparameters": {"max_steps": 4000}}))
-rows = [f"{number},{500 * number},500,{x},1.0," for number in range(1, 9)]
+rows = [f"1,1500,1500,{x},1.0,"] + [f"{number},{500 * number + 1000},500,{x},1.0," for number in range(2, 7)]
 (run / "episodes.csv").write_text("\\n".join(["episode,step,length,return,seconds,video", *rows, ""]))
 time.sleep(1.0)
 """
