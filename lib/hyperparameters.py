@@ -4,6 +4,7 @@ A value is checked when it is assigned, as in `params.batch_size *= 3`. What sev
 checked by `check`, which setup_ignite calls again.
 """
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -25,14 +26,17 @@ HELP = "help"  # value of --set that explains the fields
 # Types of fields that are checked, as messages name them.
 CHECKED = {
     bool: "true or false",
-    int: "a whole number that fits in 64 bits",
+    int: "a whole number",
     float: "a finite number",
     str: "text",
 }
 
 
 class Setting(NamedTuple):
-    """What is known of a field: its types, its meaning, and limits of its value. `above` is no value itself."""
+    """What is known of a field or an option: its types, its meaning, and limits of its value.
+
+    `above` is no value itself, but `low` and `high` are.
+    """
 
     types: tuple[Any, ...]
     meaning: str = ""
@@ -45,13 +49,7 @@ _settings_by_class: dict[type, dict[str, Setting]] = {}
 
 
 def setting(meaning: str, default: Any = dataclasses.MISSING, **limits: float) -> Any:
-    """Return a field of hyperparameters.
-
-    Args:
-        meaning: text that --set help shows.
-        default: default value; a field without one is required.
-        limits: low, above and high, see Setting.
-    """
+    """Return a field of hyperparameters. Without a default, it is required. See Setting for the limits."""
     return dataclasses.field(default=default, metadata={"meaning": meaning, **limits})
 
 
@@ -62,47 +60,43 @@ def settings_of(kind: type) -> dict[str, Setting]:
         settings = {}
         for name in (field.name for field in dataclasses.fields(kind)):
             fields = (vars(base).get("__dataclass_fields__", {}).get(name) for base in kind.__mro__)
-            metadata: Mapping[str, Any] = next(
-                (field.metadata for field in fields if field is not None and field.metadata), {}
-            )
+            metadata: Mapping[str, Any] = next((field.metadata for field in fields if field and field.metadata), {})
             is_union = isinstance(hints[name], types.UnionType)
             settings[name] = Setting(typing.get_args(hints[name]) if is_union else (hints[name],), **metadata)
         _settings_by_class[kind] = settings
     return _settings_by_class[kind]
 
 
-def checked(kind: type, name: str, value: Any) -> Any:
-    """Return a value as a field stores it: a number becomes an int or a float, as the field needs.
+def fitted(value: Any, setting: Setting) -> Any:
+    """Return a value as a field or option stores it: a number becomes an int or a float, as is needed.
 
     Raises:
-        AttributeError: if there is no such field.
-        ValueError: if the value has the wrong type or is out of range. Fields whose type is not in CHECKED, which a
-            subclass may have, are not checked.
+        ValueError: if the value has another type or is out of range. The message says what is allowed. Types that are
+            not in CHECKED, which fields of a subclass may have, are not checked.
     """
-    if name not in settings_of(kind):
-        raise AttributeError(f"there is no field {name!r}; choose one of {', '.join(settings_of(kind))}")
-    (needed, *others), _, low, above, high = settings_of(kind)[name]
+    (needed, *others), _, low, above, high = setting
     if needed not in CHECKED or (value is None and others):
         return value
-    given = value.item() if isinstance(value, np.generic) else value
-    if needed is float and type(given) is int:
-        given = float(given)
-    elif needed is int and type(given) is float and given.is_integer():  # such as 1e5
-        given = int(given)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if needed is float and type(value) is int:
+        value = float(value)
+    elif needed is int and type(value) is float and value.is_integer():  # such as 1e5
+        value = int(value)
+    if needed is int and type(value) is int and value >= 2**63:
+        high = 2**63 - 1  # for numpy and torch
     fits = (
-        type(given) is needed
-        and (needed is not float or math.isfinite(given))
-        and (needed is not int or abs(given) < 2**63)
-        and (low is None or given >= low)
-        and (above is None or given > above)
-        and (high is None or given <= high)
+        type(value) is needed
+        and (needed is not float or math.isfinite(value))
+        and (low is None or value >= low)
+        and (above is None or value > above)
+        and (high is None or value <= high)
     )
-    if not fits:
-        limits = [f"at least {low}", f"above {above}", f"at most {high}"]
-        limit = " and ".join(text for text in limits if not text.endswith("None"))
-        allowed = [CHECKED[needed], *([limit] if limit else []), *(["or none"] if others else [])]
-        raise ValueError(f"{name} is {value!r}; it has to be {', '.join(allowed)}")
-    return given
+    if fits:
+        return value
+    limits = ((low, "at least"), (above, "above"), (high, "at most"))
+    limit = " and ".join(f"{words} {number}" for number, words in limits if number is not None)
+    raise ValueError(", ".join([CHECKED[needed], *([limit] if limit else []), *(["or none"] if others else [])]))
 
 
 def require(condition: bool, params: object, name: str, allowed: str) -> None:
@@ -135,7 +129,13 @@ class RunParameters:
         return 100
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, checked(type(self), name, value))
+        settings = settings_of(type(self))
+        if name not in settings:
+            raise AttributeError(f"there is no field {name!r}; choose one of {', '.join(settings)}")
+        try:
+            super().__setattr__(name, fitted(value, settings[name]))
+        except ValueError as allowed:
+            raise ValueError(f"{name} is {value!r}; it has to be {allowed}") from None
 
     def __post_init__(self) -> None:
         self.check()
@@ -299,21 +299,19 @@ def as_hyperparameters(params: object) -> RunParameters:
     )
 
 
-def number(text: str) -> int | float:
-    """Parse a number. One without a fraction, such as 1e5, is an int.
-
-    Raises:
-        ValueError: if the text is no number.
-    """
-    try:
-        return int(text)
-    except ValueError:
-        value = float(text)
-        return int(value) if value.is_integer() else value
+def plain(text: str) -> object:
+    """Return None, a bool or a number if the text is one, otherwise the text."""
+    words = {"none": None, "true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def assigned(kind: type[RunParameters], assignments: Sequence[str]) -> dict[str, Any]:
-    """Return the values of the "field=value" texts of --set, except for HELP. `checked` refuses wrong values.
+    """Return the values of the "field=value" texts of --set, except for HELP. The fields refuse wrong values.
 
     Raises:
         UsageError: if a field is unknown, or a text has no value.
@@ -324,19 +322,8 @@ def assigned(kind: type[RunParameters], assignments: Sequence[str]) -> dict[str,
         settings = settings_of(kind)
         if not equals or name not in settings:
             raise UsageError(f"--set takes FIELD=VALUE, not {assignment!r}; the fields are {', '.join(settings)}")
-        values[name] = text if settings[name].types == (str,) else _plain(text)
+        values[name] = text if settings[name].types == (str,) else plain(text)
     return values
-
-
-def _plain(text: str) -> object:
-    """Return None, a bool or a number if the text is one, otherwise the text."""
-    words = {"none": None, "true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    try:
-        return number(text)
-    except ValueError:
-        return text
 
 
 def explain(params: RunParameters) -> str:

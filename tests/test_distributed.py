@@ -188,10 +188,10 @@ def test_a_number_of_actors_that_does_not_divide_the_environments_is_refused_in_
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--actors", "0"], "0 is below 1"),
-        (["--actor-cpus", "-1"], "-1 is not above 0"),
+        (["--actors", "0"], "'0' is not a whole number, at least 1"),
+        (["--actor-cpus", "-1"], "'-1' is not a finite number, above 0"),
         (["--engine", "cloud"], "invalid choice: 'cloud'"),
-        (["--async", "0"], "0 is below 1"),
+        (["--async", "0"], "'0' is not a whole number, at least 1"),
     ],
 )
 def test_options_of_actors_out_of_range_are_refused(refused, options, message):

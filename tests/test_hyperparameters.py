@@ -52,10 +52,10 @@ def test_a_field_can_be_assigned_and_the_table_is_unchanged():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("batch_size", 0, "batch_size is 0; it has to be a whole number that fits in 64 bits, at least 1"),
+        ("batch_size", 0, "batch_size is 0; it has to be a whole number, at least 1"),
         ("batch_size", "32", "batch_size is '32'; it has to be a whole number"),
         ("replay_size", 1e5 + 0.5, "replay_size is 100000.5; it has to be a whole number"),
-        ("replay_size", 2**63, "it has to be a whole number that fits in 64 bits"),
+        ("replay_size", 2**63, "it has to be a whole number, at least 1 and at most 9223372036854775807"),
         ("replay_size", True, "replay_size is True; it has to be a whole number"),
         ("gamma", 1.5, "gamma is 1.5; it has to be a finite number, at least 0 and at most 1"),
         ("learning_rate", float("nan"), "learning_rate is nan; it has to be a finite number, above 0"),
@@ -130,12 +130,12 @@ def test_a_namespace_becomes_hyperparameters_if_it_has_the_books_fields():
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("replay_size=1e6", 1_000_000),
+        ("replay_size=1e6", 1e6),
         ("stop_reward=-3", -3),
         ("stop_reward=None", None),
         ("checkpoint_replay=False", False),
         ("run_name=5", "5"),
-        ("gamma=high", "high"),  # the field refuses it
+        ("gamma=high", "high"),  # which the field refuses
     ],
 )
 def test_texts_of_set_become_values(text, value):

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 
 from lib.errors import UsageError, divisors
-from lib.hyperparameters import number
+from lib.hyperparameters import Setting, fitted, plain
 from lib.system.files import PROJECT
 
 DEFAULT_RUNS_DIR = PROJECT / "runs"
@@ -96,44 +95,30 @@ def options_of_book() -> RunOptions:
     return RunOptions(seed=torch.initial_seed() % 2**63, device=device, runs_dir=Path("runs"))
 
 
-def whole(text: str) -> int:
-    """Parse a whole number, which may be written as 1e5."""
-    value = _number(text)
-    if not isinstance(value, int) or abs(value) >= 2**63:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number that fits in 64 bits")
-    return value
+class Number:
+    """Type of a numeric option; see hyperparameters.Setting for the limits. A whole number may be written as 1e5."""
+
+    def __init__(
+        self,
+        kind: type[int] | type[float],
+        low: float | None = None,
+        above: float | None = None,
+        high: float | None = None,
+    ):
+        self._setting = Setting((kind,), "", low, above, high)
+
+    def __call__(self, text: str) -> Any:
+        try:
+            return fitted(plain(text), self._setting)
+        except ValueError as allowed:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}") from None
 
 
-def positive(text: str) -> int:
-    """Parse a whole number of at least 1."""
-    value = whole(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return value
-
-
-def seed(text: str) -> int:
-    """Parse a seed, a whole number from 0 to 2**32 - 1."""
-    value = whole(text)
-    if not 0 <= value < 2**32:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {2**32 - 1}")
-    return value
-
-
-def share(text: str) -> float:
-    """Parse a number from 0 to 1."""
-    value = _number(text)
-    if not 0.0 <= value <= 1.0:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return float(value)
-
-
-def above_zero(text: str) -> float:
-    """Parse a finite number above 0."""
-    value = _number(text)
-    if not 0.0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return float(value)
+whole = Number(int)
+positive = Number(int, low=1)
+seed = Number(int, low=0, high=2**32 - 1)
+share = Number(float, low=0, high=1)
+above_zero = Number(float, above=0)
 
 
 def writable(text: str) -> Path:
@@ -144,13 +129,6 @@ def writable(text: str) -> Path:
     if (path.parent / "params.json").exists() and path.name != "evaluation.json":
         raise argparse.ArgumentTypeError(f"{path} belongs to a run and would be lost; give another file")
     return path
-
-
-def _number(text: str) -> int | float:
-    try:
-        return number(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from error
 
 
 def usable_device(name: str) -> torch.device:
