@@ -18,6 +18,8 @@ from lib.run.folder import find, read_params, trusted_id
 from lib.run.initial_weights import require_same_game
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions, affecting_results, changeable_on_resume, usable_device
 
+Argv = Sequence[str] | None
+Resolved = tuple[RunParameters, RunOptions]
 Values = dict[str, Any]  # of options or hyperparameters, by name
 
 LONGEST_ID = 60  # characters of an id in a run's name
@@ -72,7 +74,7 @@ class Config(NamedTuple):
     name: str
 
 
-def resolve(parser: Parser, argv: Sequence[str] | None, script: str) -> tuple[RunParameters, RunOptions]:
+def resolve(parser: Parser, argv: Argv, script: str) -> Resolved:
     """Return hyperparameters and options from the command line, and from the run that is resumed, if any.
 
     Raises:
@@ -113,14 +115,7 @@ def _read_config(path: Path, kind: type[RunParameters], knobs: Iterable[str]) ->
     return Config(fields, values, path.stem)
 
 
-def _new_run(
-    parser: Parser,
-    argv: Sequence[str] | None,
-    script: str,
-    options: Values,
-    defaults: Values,
-    config: Config,
-) -> tuple[RunParameters, RunOptions]:
+def _new_run(parser: Parser, argv: Argv, script: str, options: Values, defaults: Values, config: Config) -> Resolved:
     """Return the hyperparameters and options of a new run.
 
     Args:
@@ -149,14 +144,7 @@ def _new_run(
     return params, dataclasses.replace(run_options, changes=changes)
 
 
-def _resume(
-    parser: Parser,
-    argv: Sequence[str] | None,
-    script: str,
-    options: Values,
-    defaults: Values,
-    config: Config,
-) -> tuple[RunParameters, RunOptions]:
+def _resume(parser: Parser, argv: Argv, script: str, options: Values, defaults: Values, config: Config) -> Resolved:
     """Take the settings from a recorded run, and refuse settings that differ from them; see _new_run."""
     run = options["resume"]
     recorded = read_params(run)
@@ -272,18 +260,14 @@ def changes_in_name(
     ]
     changed += [(name, value, usual[name]) for name, value in dataclasses.asdict(params).items() if name != "run_name"]
     for name, value, before in changed:
-        if value != before:
-            text += f"-{_assignment(name, value)}"
+        if value != before and isinstance(value, bool):
+            text += f"-{name}" if value else f"-no-{name}"
+        elif value != before:
+            text += f"-{name}={_text(value)}"
     changes = re.sub(r"[^A-Za-z0-9._=+-]+", "_", text)
     end = "" if options.seed == RunOptions.seed else f"-seed{options.seed}"
     room = min(LONGEST_CHANGES, WITH_RUN_NAME - len(params.run_name)) - len(end)
     return changes[:room] + end
-
-
-def _assignment(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return name if value else f"no-{name}"
-    return f"{name}={_text(value)}"
 
 
 def _text(value: Any) -> str:
