@@ -171,7 +171,7 @@ def evaluate_greedily(run: Path, episodes: int, seed: int, *options: str, **envi
         options: further options of tools/evaluate.py.
         environment: additional environment variables of the process.
     """
-    words = command("tools/evaluate", str(run), "--checkpoint", "last", "--quiet", *options)
+    words = command("tools/evaluate", str(run), "--checkpoint", "last", *options)
     words += ["--episodes", str(episodes), "--seed", str(seed)]
     subprocess.run(words, check=True, env=os.environ | environment, stdout=subprocess.DEVNULL)
     evaluation: dict[str, Any] = json.loads((run / "evaluation.json").read_text())

@@ -218,7 +218,7 @@ def test_a_path_with_spaces_and_other_letters_works_throughout(tmp_path):
     process = subprocess.run(["bash", "-c", f"{resume} --stop-after 1280 --quiet"], env=env, capture_output=True)
     assert process.returncode == 0, process.stderr
     assert result_of(path)["steps"] == 1280
-    call("tools/evaluate.py", path, *trusting(path), "--quiet")
+    call("tools/evaluate.py", path, *trusting(path))
     call("tools/report.py", path)
 
 
@@ -227,7 +227,7 @@ def test_a_damaged_best_checkpoint_is_refused_with_a_hint(refused, trained_run):
     best.write_bytes(best.read_bytes()[:-1])
     hint = f"{best} is damaged: File is not a zip file. Another one is intact: add --checkpoint "
     assert hint in refused(EVALUATE, trained_run, *trusting(trained_run), code=1)
-    refused(EVALUATE, trained_run, *trusting(trained_run), "--checkpoint", "last", "--quiet", code=0)
+    refused(EVALUATE, trained_run, *trusting(trained_run), "--checkpoint", "last", code=0)
 
 
 @pytest.mark.long  # the fork server, which imports first, has a test of its own

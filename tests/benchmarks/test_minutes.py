@@ -14,8 +14,8 @@ import minutes
 
 def test_after_a_failed_training_no_other_is_started(tmp_path, monkeypatch):
     programs = [sys.executable, "-c", "exit(7)"], [sys.executable, "-c", f"open({str(tmp_path / 'started')!r}, 'w')"]
-    monkeypatch.setattr(launch, "command", lambda rung, *options: programs[rung])
-    monkeypatch.setattr(minutes, "_folders", lambda *asked: [(tmp_path / str(rung), rung, 1) for rung in (0, 1)])
+    monkeypatch.setattr(launch, "command", lambda rung, *options: programs[int(rung)])
+    monkeypatch.setattr(minutes, "_folders", lambda *asked: [(tmp_path / rung, rung, 1) for rung in "01"])
     with pytest.raises(SystemExit) as ended:
         minutes.train("best", "cpu", go_on=False, rungs=(), seeds=1, jobs=1)
     assert ended.value.code == 7

@@ -96,7 +96,7 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(refused, model, origin
     assert contents(model) == before
     shown = ("--env-id", "fakes:Shown-v0", "--init", model, *new)
     assert "does not fit this script's network" in refused(BASELINE, *shown)
-    assert "a resumed run has its own weights" in refused(PPO, *resuming(original_run), "--init", model)
+    assert "has other settings: init is None, not " in refused(PPO, *resuming(original_run), "--init", model)
     assert "there is no run" in refused(PPO, *shown[:2], "--init", tmp_path / "nothing", *new)
     [network] = (model / "checkpoints").glob("*.pt")
     data = bytearray(network.read_bytes())
