@@ -19,7 +19,6 @@ from gymnasium import spaces
 from torch import nn
 
 from lib.envs import vector_env
-from lib.envs.checked_env import CheckedEnv
 from lib.errors import UsageError
 from lib.experience.ring import Ring
 from lib.experience.stream import ExperienceStream
@@ -517,11 +516,6 @@ class Failing(Catch):
         if self.left == 0 and self.how == "nan":
             reward = float("nan")
         return None if self.left == 0 and self.how == "none" else observation, reward, *rest
-
-
-def checked_failing(how):
-    """Make an environment with checks that fails in its step 102."""
-    return CheckedEnv(Failing(how), "Failing")
 
 
 class Timed(dict[str, Any]):

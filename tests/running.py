@@ -49,7 +49,6 @@ def assignments(*fields: str) -> list[str]:
 SMALL_DQN = assignments("replay_initial=200", "replay_size=2000", "batch_size=8")
 SMALL_PPO = assignments("envs=4", "rollout=16", "minibatch=32")
 CATCH = ("--env-id", "fakes:Catch-v0", *assignments("replay_initial=700", "replay_size=2000", "batch_size=8"))
-ROUNDS = ("--set", "replay_initial=720", "--stop-after", 780)  # multiples of every script's steps per iteration
 
 
 def start(
