@@ -209,17 +209,16 @@ def test_an_evaluation_that_takes_long_goes_on_in_processes(warm_fork_server, mo
     assert len(made) <= 3 + 2  # those of the processes are not counted here
 
 
-def make_only_in_the_main_process():
-    if multiprocessing.parent_process() is not None:
-        raise RuntimeError("no screen; no display")
-    return Coded()
-
-
 def test_an_evaluation_whose_processes_fail_goes_on_in_this_one(in_processes, tmp_path, caplog):
+    def make_only_here():
+        if multiprocessing.parent_process() is not None:
+            raise RuntimeError("no screen; no display")
+        return Coded()
+
     expected = in_processes(Coded)
     assert in_processes(partial(CodedDying, tmp_path / "died")) == expected
     assert (tmp_path / "died").exists()
-    assert in_processes(make_only_in_the_main_process) == expected
+    assert in_processes(make_only_here) == expected
     assert [record.message for record in caplog.records if "continues in a single process" in record.message][1:] == [
         "The evaluation continues in a single process. RuntimeError: no screen; no display"
     ]
