@@ -24,7 +24,7 @@ from lib.envs.atari import DirectAtari
 from lib.envs.single_env import make_env
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
-from lib.run import checkpoint, checkpoint_reading, run_parts
+from lib.run import checkpoint, setup
 from lib.run.events import TrainingEvents
 from lib.run.speed import Speed
 from lib.system.clock import Stopwatch
@@ -85,7 +85,7 @@ def parts(rung: str, steps: int) -> dict[str, float]:
             attached.append(self)
             engine.add_event_handler(TrainingEvents.LEARNING_STARTED, lambda: before.update(clock.seconds))
 
-    run_parts.Speed = WatchedSpeed  # type: ignore[misc]
+    setup.Speed = WatchedSpeed  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as folder:
         train, params = launch.load(rung, steps, folder)
         train()
@@ -136,11 +136,10 @@ def memory(transitions: int) -> None:
     gigabytes = (process.memory_info().rss - before) / 1e9
     forecast = ReplayBuffer.forecast(env, transitions, saved=False) / 1e9
     with tempfile.TemporaryDirectory() as folder:
-        save = checkpoint.VerifiedSaver(Path(folder))
         start = time.perf_counter()
-        save({"net": {}, "replay": replay.state_dict()}, "step-000000000.pt")
+        checkpoint.save({"net": {}, "replay": replay.state_dict()}, Path(folder) / "step-000000000.pt")
         saved = time.perf_counter()
-        content = checkpoint_reading.newest(Path(folder))
+        content = checkpoint.newest(Path(folder))
         assert content is not None
         replay.load_state_dict(content["replay"])
         loaded = time.perf_counter()

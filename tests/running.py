@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from forked import ForkedProcess, ForkServer
 from lib.envs.preprocessing import without_options
-from lib.run import checkpoint_reading
+from lib.run import checkpoint
 from lib.run.folder import read_params
 
 PROJECT = Path(__file__).parents[1]
@@ -189,10 +189,10 @@ def result_of(path: Path) -> dict[str, Any]:
 
 
 def checkpoint_of(path: Path) -> dict[str, Any]:
-    """Return the state in the newest checkpoint of a run, without the settings and what depends on the clock."""
-    content = checkpoint_reading.newest(path / "checkpoints")
+    """Return the state in the newest checkpoint of a run, without what depends on the clock."""
+    content = checkpoint.newest(path / "checkpoints")
     assert content is not None, f"{path} has no checkpoint"
-    del content["settings"], content["files"], content["episodes"]["seconds"]
+    del content["files"], content["episodes"]["seconds"]
     for place in (content["source"], *content["source"].get("actors", ())):
         place.pop("seconds_per_step", None)
     return content

@@ -1,7 +1,6 @@
 """A stopped and resumed run equals an uninterrupted one bit for bit. test_golden.py kills runs of six scripts, too."""
 
 import re
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -13,7 +12,6 @@ from running import (
     CATCH,
     assignments,
     checkpoint_of,
-    contents,
     differences,
     episodes_of,
     folder,
@@ -94,26 +92,6 @@ def test_a_run_resumed_without_its_replay_fills_it_again(tmp_path):
     assert "Resumed at step 720." in resumed.stdout
     assert "Replay warm-up: 701 steps" in resumed.stdout
     assert checkpoint_of(folder(tmp_path))["iteration"]["iteration"] == 20 + 1450 - 720 - 700
-
-
-def test_a_run_whose_newest_checkpoint_is_damaged_resumes_from_the_previous_one(uninterrupted, tmp_path):
-    path = tmp_path / "copy"
-    shutil.copytree(uninterrupted, path)
-    newest = max((path / "checkpoints").glob("step-*.pt"))
-    newest.write_bytes(newest.read_bytes()[:-1000])
-    resumed = run(BASELINE, *resuming(path), "--stop-after", LAST, "--quiet")
-    assert resumed.returncode == 0, resumed.stderr
-    assert f"{newest} is damaged" in resumed.stdout
-    assert differences(checkpoint_of(uninterrupted), checkpoint_of(path)) == []
-    assert scalars_of(uninterrupted) == scalars_of(path)
-
-
-def test_a_refused_resume_changes_nothing(uninterrupted):
-    before = contents(uninterrupted)
-    for options in (["--stop-after", LAST - 60], ["--set", "gamma=0.5"]):
-        process = run(BASELINE, *resuming(uninterrupted), *options)
-        assert process.returncode == 2
-    assert contents(uninterrupted) == before
 
 
 @pytest.mark.parametrize("more", [(), pytest.param(("--parallel",), marks=pytest.mark.long)])

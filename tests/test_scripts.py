@@ -16,7 +16,7 @@ import cv2
 import pytest
 import torch
 
-from lib.run import checkpoint_reading, curve, evaluation
+from lib.run import checkpoint, curve, evaluation
 from running import (
     BASELINE,
     PARALLEL,
@@ -383,7 +383,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_last_good_state(tmp_pat
     process = run(Path(f"{name}.py"), *IMAGES[:2], *SMALL_DQN, *DIVERGING, tmp_path)
     assert process.returncode == 1
     assert "loss not finite" in process.stdout
-    newest = checkpoint_reading.newest(folder(tmp_path) / "checkpoints")
+    newest = checkpoint.newest(folder(tmp_path) / "checkpoints")
     assert newest is not None
     assert all(bool(torch.isfinite(weights).all()) for weights in newest["net"].values())
     assert "--resume" not in process.stdout  # the same would happen again

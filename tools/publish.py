@@ -21,8 +21,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
-from lib.run import checkpoint_reading, evaluation
-from lib.run.checkpoint import PLAYABLE
+from lib.run import checkpoint, evaluation
 from lib.run.console import env_option
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import format_return
@@ -76,11 +75,11 @@ def main() -> None:
 def publish(run: Path, model: Path, args: argparse.Namespace) -> None:
     """Play, and write params.json, the checkpoint, evaluation.json and the card to the folder of the model."""
     agent = TrainedAgent(run, args.checkpoint, env_id=args.env_id, network=args.network)
-    content = checkpoint_reading.load(agent.file)  # now, because a run that still trains may remove it
+    content = checkpoint.load(agent.file)  # now, because a run that still trains may remove it
     metrics = evaluation.evaluate(agent.policy, agent.make_env, args.episodes, seed=1, progress=True)
     evaluation.log_result(metrics)
     saved = io.BytesIO()
-    torch.save({name: content[name] for name in PLAYABLE if name in content}, saved)  # without the replay
+    torch.save({"net": content["net"]}, saved)  # without the replay
     target = model / "checkpoints" / f"best-{agent.step:09d}.pt"
     target.parent.mkdir()
     files.write(target, saved.getvalue())

@@ -13,7 +13,7 @@ import pandas as pd
 
 from lib.analysis import intervals, run_data
 from lib.run.arguments import short_number
-from lib.run.checkpoint_files import numbered
+from lib.run.checkpoint import numbered
 from lib.run.episodes import WINDOW, Episodes, format_return
 from lib.run.folder import in_use, read_params
 from lib.system.log import without_folder

@@ -68,8 +68,7 @@ def read_result(run: Path) -> dict[str, Any]:
     Raises:
         UsageError: if the file is damaged.
     """
-    file = run / "result.json"
-    return read_json(file) if file.exists() and not in_use(run) else {}
+    return {} if in_use(run) else read_json(run / "result.json")
 
 
 def has_ended(run: Path) -> bool:
@@ -91,8 +90,7 @@ def read_evaluation(run: Path) -> dict[str, Any]:
     Raises:
         UsageError: if the file is damaged.
     """
-    file = run / "evaluation.json"
-    return read_json(file) if file.exists() else {}
+    return read_json(run / "evaluation.json")
 
 
 def read_scalars(run: Path) -> dict[str, tuple[list[int], list[float]]]:

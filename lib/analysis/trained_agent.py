@@ -17,8 +17,8 @@ from lib.errors import Fault, UsageError
 from lib.nets import noisy
 from lib.ppo.fast import FastModel
 from lib.ppo.model import Model
-from lib.run import checkpoint_reading
-from lib.run.checkpoint_files import BEST, LAST, find_checkpoint, numbered, step_of
+from lib.run import checkpoint
+from lib.run.checkpoint import BEST, LAST, find_checkpoint, numbered
 from lib.run.folder import current_commit, describe_network, read_params, trusted_id
 from lib.run.policy import GreedyPolicy, SampledPolicy
 
@@ -60,7 +60,7 @@ class TrainedAgent:
         params = read_params(run)
         self.env_id = trusted_id(run, str(params["hyperparameters"].get("env_name")), env_id)
         self.file = find_checkpoint(run, which)
-        self.step = step_of(self.file)
+        self.step = int(self.file.stem.partition("-")[2])
         recorded = params.get("network")
         if network is None:
             _require_known(run, recorded)
@@ -83,7 +83,7 @@ class TrainedAgent:
 
     def _load(self) -> dict[str, Any]:
         try:
-            return checkpoint_reading.load(self.file)
+            return checkpoint.load(self.file)
         except Fault as fault:
             steps = [str(step) for step, _ in reversed(numbered(self.run / "checkpoints", "step"))]
             for which in (LAST, *steps, BEST):
@@ -107,7 +107,7 @@ class TrainedAgent:
 
 def _is_intact(file: Path) -> bool:
     try:
-        checkpoint_reading.load(file)
+        checkpoint.load(file)
     except Fault:
         return False
     return True

@@ -15,7 +15,6 @@ from lib.errors import UsageError
 from lib.hyperparameters import HELP, HYPERPARAMS, OWN, RunParameters, assigned, explain, settings_of
 from lib.run import tracking
 from lib.run.folder import find, read_params, trusted_id
-from lib.run.initial_weights import require_same_game
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions, affecting_results, changeable_on_resume, usable_device
 
 Argv = Sequence[str] | None
@@ -131,8 +130,6 @@ def _new_run(parser: Parser, argv: Argv, script: str, options: Values, defaults:
     usual = _usual_params(parser.hyperparams, options["game"], env_id)
     usual_fields = dataclasses.asdict(usual) | _fields_for(usual.env_name, config, env_id)
     params = _params(parser.kind, usual_fields, assignments)
-    if "init" in options:
-        require_same_game(options["init"], params.env_name, script)
     run_options = RunOptions(**options, knobs=knobs, owns_process=True)
     if run_options.stop_after is not None and run_options.stop_after <= params.warm_up:
         raise UsageError(

@@ -5,108 +5,259 @@ newest and the one before it are kept. The `best-*` checkpoint holds the network
 playing and evaluating.
 """
 
-import errno
+import copy
 import logging
-import resource
-import shutil
-import sys
+import pickle
+import re
+import textwrap
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from ignite.engine import Engine, Events
-from ignite.handlers import Checkpoint
-from ignite.handlers.checkpoint import BaseSaveHandler
+from torch import nn
 
 from lib.errors import Fault, UsageError
-from lib.run.checkpoint_files import numbered
-from lib.run.checkpoint_reading import first_line
 from lib.run.events import EpisodeEvents, attach_as_last
-from lib.run.restoring import Stateful
+from lib.run.folder import GrowingFiles, RunFolder
 from lib.run.stopping import NOT_FINITE, Stopper
 from lib.system import files
+from lib.system.clock import since_process_start
 
 log = logging.getLogger(__name__)
 
-
-# Objects in a `best-*` checkpoint. All others are needed only to resume. ignite would save the only object without its
-# name, so there are two.
-PLAYABLE = ("net", "iteration")
+BEST, LAST = "best", "last"
 
 
-class VerifiedSaver(BaseSaveHandler):
-    """Save handler for ignite's Checkpoint: temporary file, fsync, rename. Outdated files are removed last.
+@runtime_checkable
+class Stateful(Protocol):
+    """An object whose state a checkpoint can hold."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state as tensors and plain values."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> object:
+        """Continue from a state that `state_dict` returned."""
+        ...
+
+
+def numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:
+    """List the checkpoints of a kind as (agent steps, path), oldest first. A user's copies are not listed."""
+    named = ((re.fullmatch(rf"{kind}-(\d+)\.pt", file.name), file) for file in folder.iterdir())
+    return sorted((int(match[1]), file) for match, file in named if match)
+
+
+def find_checkpoint(run: Path, which: str) -> Path:
+    """Find a checkpoint of a run.
 
     Args:
-        folder: folder of the checkpoints. Files left by an interrupted write are removed from it.
+        run: run folder.
+        which: BEST, LAST, or an agent step.
 
     Raises:
-        Fault: on saving, if the file cannot be written or the weights are not finite. Earlier checkpoints are kept.
+        UsageError: if there is no such checkpoint. The message lists the available ones.
+    """
+    folder = run / "checkpoints"
+    best, step = (numbered(folder, kind) if folder.is_dir() else [] for kind in (BEST, "step"))
+    files = {str(number): file for number, file in sorted(step + best)}
+    if not files:
+        raise UsageError(f"{run} has no checkpoint; resume the run if it was stopped before its first one")
+    files[LAST] = [*files.values()][-1]
+    files[BEST] = best[-1][1] if best else files[LAST]
+    if which not in files:
+        raise UsageError(f"{run} has no checkpoint {which!r}; give one of {', '.join(files)}")
+    if which == BEST and not best:
+        log.warning("%s has no best-* checkpoint, so the newest one is loaded.", run.name)
+    return files[which]
+
+
+def load(file: Path) -> dict[str, Any]:
+    """Read one checkpoint into main memory.
+
+    Raises:
+        Fault: if the file is damaged, or holds anything but a dictionary of tensors and plain values.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:  # torch.load reads a flipped bit without a word
+            wrong = archive.testzip()
+        if wrong is not None:
+            raise zipfile.BadZipFile(f"the checksum of {wrong} in it is wrong")
+        # Memory-mapped, so that a replay is not in memory twice while it is restored.
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except MemoryError:
+        raise
+    except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        raise Fault(
+            f"{file} holds {found[1] if found else 'code'}, and only tensors and plain values are loaded, because "
+            "anything else may run code"
+        ) from error
+    except Exception as error:  # zipfile and torch may raise anything on a damaged file
+        raise Fault(f"{file} is damaged: {_first_line(error)}") from error
+    if not isinstance(content, dict):
+        raise Fault(f"{file} holds a {type(content).__name__}, not a checkpoint of this project")
+    return content
+
+
+def newest(folder: Path) -> dict[str, Any] | None:
+    """Read the newest undamaged step-* checkpoint; None if there are none. A warning names each damaged one.
+
+    Raises:
+        Fault: if there are checkpoints, but all of them are damaged.
+    """
+    found = [file for _, file in numbered(folder, "step")]
+    for file in reversed(found):
+        try:
+            return load(file)
+        except Fault as fault:
+            log.warning("%s", fault)
+    if found:
+        raise Fault(f"none of the {len(found)} checkpoints in {folder} is intact. Restore one, or start a new run")
+    return None
+
+
+def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None:
+    """Load the state of objects from a checkpoint's content.
+
+    Raises:
+        UsageError: if the checkpoint lacks an object, or if a state does not fit its object.
+    """
+    for name, each in objects.items():
+        try:
+            # An object that keeps a tensor would keep the file on the disk, even after it was removed, so it gets a
+            # copy. The replay is too large to be copied here; it copies its data itself.
+            each.load_state_dict(content[name] if name == "replay" else copy.deepcopy(content[name]))
+        except (Fault, UsageError):
+            raise
+        except Exception as error:  # of torch, or of the user's own object
+            problem = textwrap.shorten(f"{type(error).__name__}: {error}", 200, placeholder=" ...")
+            raise UsageError(
+                f"the checkpoint does not fit {name!r} of this program ({problem}). It was saved by another script or "
+                "version, or the environment's observations or actions have changed; restore them, or start a new run"
+            ) from error
+
+
+class RunState:
+    """Everything that a run's checkpoints hold, and the way back from them.
+
+    A resumed run calls `restore` first, which changes no file, because the run may still be refused; then
+    `restore_files`. What belongs to the loop is restored when it starts, because ignite then resets the iteration
+    counter and the running averages. No handler draws random numbers between that and the first batch.
+
+    Args:
+        folder: folder of the run.
+        objects: objects that are restored before the loop starts, by name.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: RunFolder, objects: Mapping[str, Stateful]):
         self.folder = folder
-        self._outdated: list[str] = []
-        best = [file.name for _, file in numbered(folder, "best")]
-        self._best = best[-1] if best else ""  # name of the newest best-* file
-        self._resumable_best = self._best  # the newest one when the last step-* file was written
-        for leftover in folder.glob("*.tmp"):
-            leftover.unlink()
+        self.objects = dict(objects)
+        self._content: dict[str, Any] = {}  # of the checkpoint
 
-    def __call__(self, checkpoint: Mapping[str, Any], filename: str, metadata: Mapping[str, Any] | None = None) -> None:
-        if not all(bool(torch.isfinite(weights).all()) for weights in checkpoint["net"].values()):
-            raise Fault(f"the network's weights are not finite, so {filename} was not saved; use an earlier checkpoint")
-        temporary = self.folder / f"{filename}.tmp"
-        handled = sys.exception()  # not the cause if this fails, too
-        try:
-            self._write(checkpoint, temporary, filename)
-        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-            cause = _cause(error, handled)
-            problem = f"{self.folder / filename} could not be saved: {first_line(cause)}{self._room(cause)}"
-            temporary.unlink(missing_ok=True)
-            raise Fault(f"{problem}. {self._advice(cause)}") from error
-        self._remove_outdated(filename)
+    def restore(self, warm_up: int) -> int:
+        """Restore the newest checkpoint, except for files and loop, and return the agent steps until learning starts.
 
-    def remove(self, filename: str) -> None:
-        """Mark a file as outdated. It is removed once the next checkpoint is on the disk.
+        Args:
+            warm_up: agent steps until a new run learns. They are needed again if the checkpoint has no replay.
 
-        The best-* file that existed at the last step-* checkpoint is kept until the next step-* checkpoint. A run that
-        is resumed from there still needs it.
+        Raises:
+            Fault: if no checkpoint can be read.
+            UsageError: if it does not fit.
         """
-        self._outdated.append(filename)
+        self._content = newest(self.folder.checkpoints) or {}
+        if not self._content:
+            log.info("The run was stopped before its first checkpoint and starts again from the beginning.")
+            return warm_up
+        warm_up = 0 if "replay" in self._content else warm_up
+        without = {"speed"} if warm_up else set()  # after another warm-up, the replay ratio is counted anew
+        restore({name: each for name, each in self.objects.items() if name not in without}, self._content)
+        return warm_up
 
-    def _write(self, checkpoint: Mapping[str, Any], temporary: Path, filename: str) -> None:
-        with temporary.open("wb") as file:
-            torch.save(dict(checkpoint), file)
-            files.sync(file)
-        temporary.replace(self.folder / filename)
-        files.sync_folder(self.folder)
+    def restore_files(self, step: int) -> None:
+        """Truncate the growing files to the checkpoint at this agent step, and rename newer checkpoints.
 
-    def _remove_outdated(self, newest: str) -> None:
-        if newest.startswith("best"):
-            self._best = newest
-        else:
-            self._resumable_best = self._best
-        for outdated in {*self._outdated} - {newest, self._resumable_best}:
-            (self.folder / outdated).unlink(missing_ok=True)
-        self._outdated = [name for name in self._outdated if name == self._resumable_best]
+        Newer step-* are damaged. Newer best-* are saved again when the run gets there, unless it plays differently.
+        """
+        for kind, suffix in (("step", ".damaged"), (BEST, ".undone")):
+            for saved_at, file in numbered(self.folder.checkpoints, kind):
+                if saved_at > step:
+                    file.rename(file.with_suffix(suffix))
+        GrowingFiles(self.folder.path).load_state_dict(self._content.get("files", {}))
 
-    def _room(self, error: BaseException) -> str:
-        """Describe the free space or the size limit, if that may be the cause."""
-        number = getattr(error, "errno", errno.ENOSPC)
-        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        if number == errno.EFBIG and limit != resource.RLIM_INFINITY:
-            return f" (ulimit -f allows {limit / 1e6:.1f} MB)"
-        if number in (errno.ENOSPC, errno.EDQUOT):
-            return f" ({shutil.disk_usage(self.folder).free / 1e6:.0f} MB were free)"
-        return ""
+    def attach(self, engine: Engine, loop: Mapping[str, Stateful], flush: Callable[[], object]) -> None:
+        """Restore the loop's objects when it starts, and include them in checkpoints.
 
-    def _advice(self, error: BaseException) -> str:
-        remedy = "make room" if getattr(error, "errno", errno.ENOSPC) in files.FULL_DISK else "correct the cause"
-        if numbered(self.folder, "step"):
-            return f"Earlier checkpoints are kept; {remedy}, and continue with --resume"
-        return f"There is no earlier checkpoint; {remedy}, and start a new run"
+        Args:
+            engine: training engine.
+            loop: objects by name. One that the checkpoint lacks, such as the schedule of evaluations, starts anew.
+            flush: function that writes buffered data to the growing files.
+        """
+        # A copy, because the content would keep the memory-mapped checkpoint open.
+        saved = copy.deepcopy({name: self._content[name] for name in loop if name in self._content})
+        self._content = {}
+        self.objects |= {**loop, "files": GrowingFiles(self.folder.path, flush)}
+        engine.add_event_handler(
+            Events.EPOCH_STARTED(once=1), lambda: restore({name: loop[name] for name in saved}, saved)
+        )
+
+
+def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:
+    """Load the weights of a model's best checkpoint into a run's networks, for --init.
+
+    Args:
+        model: folder of a run, or of models/.
+        objects: objects that the run saves; "net" and, if present, "target" get the weights.
+
+    Raises:
+        UsageError: if the network has a different architecture.
+        Fault: if the checkpoint is damaged.
+    """
+    file = find_checkpoint(model, BEST)
+    weights = load(file).get("net")
+    networks = {name: objects[name] for name in ("net", "target") if isinstance(objects.get(name), nn.Module)}
+    restore(networks, dict.fromkeys(networks, weights))
+    log.info("Initial weights: %s", file)
+
+
+def save(content: Mapping[str, Any], file: Path) -> None:
+    """Write a checkpoint atomically: the file appears under its name when all of it is on the disk.
+
+    Raises:
+        Fault: if it cannot be written, or if weights of content["net"] are not finite. Other checkpoints are kept.
+    """
+    if not all(bool(torch.isfinite(weights).all()) for weights in content["net"].values()):
+        raise Fault(f"the network's weights are not finite, so {file} was not saved; use an earlier checkpoint")
+    temporary = file.with_name(f"{file.name}.tmp")
+    try:
+        with temporary.open("wb") as stream:
+            torch.save(content, stream)
+            files.sync(stream)
+        temporary.replace(file)
+        files.sync_folder(file.parent)
+    except (OSError, RuntimeError) as error:
+        temporary.unlink(missing_ok=True)
+        # torch reports a full disk as a RuntimeError, whose context is the OSError.
+        cause = error.__context__ if isinstance(error.__context__, OSError) else error
+        raise Fault(
+            f"{file} could not be saved: {_first_line(cause)}. Earlier checkpoints are kept; make room or correct the "
+            "cause, and continue with --resume"
+        ) from error
+
+
+def remove_outdated(folder: Path) -> None:
+    """Keep two step-* checkpoints, the best-* one, and the one that was the best at the newest step-*.
+
+    A run that is resumed from the newest step-* still needs that network. Called when a new file is on the disk.
+    """
+    step, best = numbered(folder, "step"), numbered(folder, BEST)
+    resumable = [file for saved_at, file in best if step and saved_at <= step[-1][0]]
+    kept = [file for _, file in (*step[-2:], *best[-1:])] + resumable[-1:]
+    for _, file in (*step, *best):
+        if file not in kept:
+            file.unlink()
 
 
 class Iteration:
@@ -125,8 +276,8 @@ class Iteration:
         self.engine.state.iteration = state["iteration"]
 
 
-class Checkpointer:
-    """Save checkpoints at regular steps, at the end of the run, and at each best mean return.
+class Checkpoints:
+    """Save checkpoints at regular steps, at most five minutes apart, at the end of the run, and at each best mean.
 
     If acting fails, because an environment raises or a process is lost, the state is saved before the error is raised
     again. A state whose loss is not finite is never saved.
@@ -136,10 +287,12 @@ class Checkpointer:
         folder: folder of the checkpoints.
         every: agent steps between checkpoints.
         stopper: stopper of the run; provides the agent steps so far and the reason for the end.
+        to_continue: command that continues the run.
         warms_up: whether the first batch is preceded by a warm-up. Before that batch nothing is saved, because a run
             that is stopped in its warm-up starts again from the beginning.
-        how_to_continue: function that returns the command that continues the run.
     """
+
+    INTERVAL = 300.0  # seconds between two checkpoints, if an iteration does not take longer
 
     def __init__(
         self,
@@ -147,19 +300,21 @@ class Checkpointer:
         folder: Path,
         every: int,
         stopper: Stopper,
+        to_continue: str = "--resume",
         warms_up: bool = False,
-        how_to_continue: Callable[[], str] = lambda: "--resume",
     ):
+        self.objects = objects
         self.folder = folder
         self.every = every
         self.stopper = stopper
+        self.to_continue = to_continue
         self.warms_up = warms_up
-        self.how_to_continue = how_to_continue
-        self._saver = VerifiedSaver(folder)
-        self._resumable = self._handler("step", objects, keep=2)
-        self._playable = self._handler("best", {name: objects[name] for name in PLAYABLE if name in objects}, keep=1)
-        self._saved_at = stopper.steps() if self._resumable.last_checkpoint else 0
+        for leftover in folder.glob("*.tmp"):  # of a process that was killed
+            leftover.unlink()
+        self._saved_at = max((step for step, _ in numbered(folder, "step")), default=0)  # agent steps
+        self._saved_when = since_process_start()
         self._acting = False
+        self._reported: BaseException | None = None
 
     def attach(self, engine: Engine) -> None:
         """Attach this after the handlers that change the saved objects, and before the one that raises errors again.
@@ -173,79 +328,56 @@ class Checkpointer:
         engine.add_event_handler(Events.COMPLETED, self._save_resumable)
         engine.add_event_handler(EpisodeEvents.BEST_REWARD_REACHED, self._save_playable)
 
-    def _handler(self, kind: str, objects: Mapping[str, Stateful], keep: int) -> Checkpoint:
-        steps = self.stopper.steps
-        handler = Checkpoint(
-            objects,
-            self._saver,
-            n_saved=keep,
-            filename_pattern=kind + "-{global_step:09d}.{ext}",
-            global_step_transform=lambda *_: steps(),
-        )
-        # Checkpoints that are newer than a resumed state will be written again.
-        saved = [(step, file.name) for step, file in numbered(self.folder, kind) if step <= steps()]
-        for _, name in saved[:-keep]:  # a kill may have left one more
-            self._saver.remove(name)
-        handler.load_state_dict({"_saved": saved[-keep:]})
-        return handler
-
     def _save_if_due(self, engine: Engine) -> None:
-        if self.stopper.reason is not None:
+        if self.stopper.reason is not None:  # the end of the run saves
             return
-        # The first checkpoint follows the first iteration, so that a read-only disk is noticed early.
-        if not self._saved_at or self.stopper.steps() // self.every > self._saved_at // self.every:
+        # The first checkpoint follows the first iteration, and is read back: a read-only disk, or an object of the
+        # script whose state cannot be loaded, is noticed early.
+        is_first = not self._saved_at
+        due_by_steps = self.stopper.steps() // self.every > self._saved_at // self.every
+        if is_first or due_by_steps or since_process_start() - self._saved_when >= self.INTERVAL:
             self._save_resumable(engine)
+        if is_first:
+            load(numbered(self.folder, "step")[-1][1])
 
     def _save_resumable(self, engine: Engine) -> None:
         if self.warms_up and not engine.state.iteration:
             return
         if self.stopper.reason != NOT_FINITE and self.stopper.steps() > self._saved_at:
-            self._resumable(engine)
-            self._saved_at = self.stopper.steps()
+            self._save("step", self.objects)
+            self._saved_at, self._saved_when = self.stopper.steps(), since_process_start()
 
-    def _save_playable(self, engine: Engine) -> None:
+    def _save_playable(self) -> None:
         if self.stopper.reason != NOT_FINITE:
-            self._playable(engine)
+            self._save(BEST, {"net": self.objects["net"]})
+
+    def _save(self, kind: str, objects: Mapping[str, Stateful]) -> None:
+        content = {name: each.state_dict() for name, each in objects.items()}
+        save(content, self.folder / f"{kind}-{self.stopper.steps():09d}.pt")
+        remove_outdated(self.folder)
 
     def _set_acting(self, engine: Engine, acting: bool) -> None:
         self._acting = acting
 
     def _exception_raised(self, engine: Engine, error: BaseException) -> None:
-        # While the next batch is fetched, the learner's state is that of the last complete iteration.
-        at_once = isinstance(error, KeyboardInterrupt)  # by a second Ctrl-C, or one in the warm-up
-        if self._acting and engine.state.iteration > 0 and not at_once:
-            self._acting = False
-            self.rescue(engine, error)
-
-    def rescue(self, engine: Engine, error: BaseException) -> None:
-        """Save the last complete iteration before an error ends the run.
-
-        The command that continues the run is added to the error, so that it stands below the traceback.
-        """
-        if self.stopper.reason == NOT_FINITE:
+        """Save what can be saved, and add the command that continues the run, so that it stands below a traceback."""
+        if isinstance(error, KeyboardInterrupt) or error is self._reported:  # ignite may report an error twice
             return
-        try:
-            self._save_resumable(engine)
-            log.info("The last complete iteration is saved.")
-            advice = f"To continue: {self.how_to_continue()}"
-            if isinstance(error, SystemExit):  # Python does not show its notes
-                log.info(advice)
-            else:
-                error.add_note(advice)
-        except (Fault, UsageError, OSError) as fault:
-            log.warning("%s", fault)  # the first error is the one to raise
+        self._reported = error
+        # While the next batch is fetched, the learner's state is that of the last complete iteration.
+        if self._acting and engine.state.iteration > 0:
+            try:
+                self._save_resumable(engine)
+                log.info("The last complete iteration is saved.")
+            except (Fault, OSError) as fault:
+                log.warning("%s", fault)  # the first error is the one to raise
+        if self._saved_at:
+            error.add_note(f"To continue: {self.to_continue}")
 
 
-def _cause(error: BaseException, outer: BaseException | None) -> BaseException:
-    """Return the OSError behind torch's error, or the error itself.
-
-    Args:
-        error: error of a write.
-        outer: error that was being handled before the write. It is not the cause.
-    """
-    each: BaseException | None = error
-    while each is not None and each is not outer:
-        if isinstance(each, OSError):
-            return each
-        each = each.__cause__ or each.__context__
-    return error
+def _first_line(error: BaseException) -> str:
+    """Return the first line of an error, without torch's place in its source."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return re.sub(r"^\[enforce fail[^]]*\][\s.]*", "", line)

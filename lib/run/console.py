@@ -23,7 +23,7 @@ from lib.envs.preprocessing import without_options
 from lib.envs.single_env import module_of
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
-from lib.run.checkpoint_files import BEST
+from lib.run.checkpoint import BEST
 from lib.run.episodes import WINDOW, Episodes, format_return
 from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.run.folder import read_params
@@ -55,12 +55,10 @@ class Screen:
     Args:
         exp_source, episodes, speed: those of the run.
         warm_up: agent steps of the warm-up; 0 if there is none.
-        first_returns: returns of the first episodes of a resumed run. The bar begins at their mean.
         step_limit: agent steps at which the run stops. Without a goal, the bar shows the way to it.
         time_limit: seconds after the start of this process after which the run stops, or None.
     """
 
-    FIRST = 10  # episodes whose mean return is the start of the bar
     # Seconds between two lines about episodes, and between two states of the run.
     TERMINAL, FILE = (1.0, 0.5), (10.0, 30.0)
 
@@ -70,7 +68,6 @@ class Screen:
         episodes: Episodes,
         speed: Speed,
         warm_up: int,
-        first_returns: Sequence[float],
         step_limit: int,
         time_limit: float | None,
     ):
@@ -85,7 +82,6 @@ class Screen:
         self._next_line, self._next_state = -math.inf, math.inf
         self._filling: TaskProgress | None = None
         self._bar: tqdm[Any] | None = None
-        self._first = list(first_returns)
         self._recent: deque[Episode] = deque(maxlen=WINDOW)  # of this process
         self._returns: list[float] = []  # of the episodes since the last line
 
@@ -115,8 +111,6 @@ class Screen:
         assert episode is not None
         self._recent.append(episode)
         self._returns.append(episode.total)
-        if len(self._first) < self.FIRST:
-            self._first.append(episode.total)
 
     def _iteration_completed(self) -> None:
         now = time.monotonic()
@@ -161,7 +155,7 @@ class Screen:
             return min(1.0, episodes.steps / self.step_limit)
         if not episodes.returns:
             return 0.0
-        start = sum(self._first) / len(self._first) if self._first else episodes.mean
+        start = sum(episodes.first) / len(episodes.first)
         covered = (episodes.mean - start) / (goal - start) if goal > start else 1.0
         return min(max(0.0, covered), 1.0, len(episodes.returns) / WINDOW)
 

@@ -1,13 +1,11 @@
 """Finished episodes of a run: their number, their mean return, and their rows in episodes.csv."""
 
 import csv
-import itertools
 import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from ignite.engine import Engine, Events
@@ -16,7 +14,6 @@ from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
 from lib.run.events import EpisodeEvents
 from lib.system.clock import format_duration, since_process_start
-from lib.system.shapes import NUMBER, Each, misfits
 
 log = logging.getLogger(__name__)
 
@@ -25,17 +22,6 @@ WINDOW = 100
 
 # Weight of the old average in avg_reward and avg_loss, as in ptan.
 SMOOTHING = 0.98
-
-# Shape of the state of Episodes.
-STATE = {
-    "count": (int,),
-    "returns": [NUMBER],
-    "smoothed": (*NUMBER, NoneType),
-    "best_mean": NUMBER,
-    "reached": Each(Each(NUMBER)),
-    "seconds": NUMBER,
-    "early": [NUMBER],
-}
 
 CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
 
@@ -51,13 +37,12 @@ class Episodes:
         exp_source: experience source whose finished episodes are counted.
         stop_reward: mean return that the last 100 episodes have to reach, or None.
         milestone: another mean return; the time at which the run first reaches it is recorded. None for no milestone.
-        trained: whether the run begins with trained weights, from --init.
-        owns_process: whether the run's time starts with the process. False for a script or notebook that may do other
-            work first.
+        began: seconds after the start of this process at which the run began. A notebook may do other work first.
 
     Attributes:
         count: number of finished episodes.
         last: the newest of them.
+        first: returns of the first MINIMUM episodes.
         returns: returns of the last 100 episodes.
         smoothed: exponentially smoothed return.
         smoothed_length: exponentially smoothed length.
@@ -68,34 +53,26 @@ class Episodes:
     """
 
     MINIMUM = 10  # fewest episodes whose mean can be the best
-    # Episodes of an agent that has hardly learnt: if their mean reaches the goal, the goal is too low.
-    FIRST = 50
-    FIRST_PER_ENV = 6  # at least this many per environment, because the first episodes to end are short
 
     def __init__(
         self,
         exp_source: ExperienceSource,
         stop_reward: float | None,
         milestone: float | None = None,
-        trained: bool = False,
-        owns_process: bool = True,
+        began: float = 0.0,
     ):
         self.exp_source = exp_source
         self.stop_reward = stop_reward
         self.milestone = milestone
         self.count = 0
         self.last: Episode | None = None
+        self.first: list[float] = []
         self.returns: deque[float] = deque(maxlen=WINDOW)
         self.smoothed: float | None = None
         self.smoothed_length: float | None = None
         self.best_mean = -math.inf
         self.reached: dict[str, dict[str, float]] = {}
-        # Run time of earlier processes, if the run is resumed. If this run owns the process, its time begins with the
-        # process; otherwise it begins now.
-        self.seconds_before = 0.0 if owns_process else -since_process_start()
-        # Return of all episodes, and the number of them whose mean is compared with the goal; 0 afterwards.
-        self._early_total = 0.0
-        self._early_count = 0 if trained or stop_reward is None else self.FIRST
+        self._seconds_before = -began  # run time of earlier processes, if the run is resumed
 
     def attach(self, engine: Engine) -> None:
         """Collect the source's finished episodes after every iteration."""
@@ -142,35 +119,18 @@ class Episodes:
         Args:
             clock: seconds since this process started.
         """
-        return max(0.0, self.seconds_before + clock)  # an episode may have ended before the run began
+        return max(0.0, self._seconds_before + clock)  # an episode may have ended before the run began
 
     def _add(self, episode: Episode) -> None:
         self.count += 1
         self.last = episode
         self.returns.append(episode.total)
-        if self.count == 1 and self._early_count:
-            # The first episode to end began at step 0, so step / length is the number of environments.
-            per_env = self.FIRST_PER_ENV * round(episode.step / max(1, episode.length))
-            self._early_count = max(self._early_count, per_env)
-        self._early_total += episode.total
-        if self.count == self._early_count:
-            self._check_goal()
+        if len(self.first) < self.MINIMUM:
+            self.first.append(episode.total)
         previous = episode.total if self.smoothed is None else self.smoothed
         self.smoothed = SMOOTHING * previous + (1 - SMOOTHING) * episode.total
         length = float(episode.length) if self.smoothed_length is None else self.smoothed_length
         self.smoothed_length = SMOOTHING * length + (1 - SMOOTHING) * episode.length
-
-    def _check_goal(self) -> None:
-        """Warn if the mean of all episodes so far, of an agent that has hardly learnt, reaches the goal."""
-        mean = self._early_total / self.count
-        if self.stop_reward is not None and reaches(mean, self.stop_reward):
-            log.warning(
-                "The first %d episodes already average %.4g, which reaches the goal of %g. Set a higher stop_reward.",
-                self.count,
-                mean,
-                self.stop_reward,
-            )
-        self._early_count = 0
 
     def _publish(self, engine: Engine, episode: Episode) -> None:
         state: Any = engine.state
@@ -190,51 +150,40 @@ class Episodes:
     def _check_bounds(self, engine: Engine) -> None:
         for bound in (self.milestone, self.stop_reward):
             if self._is_at(bound) and str(bound) not in self.reached:
-                self._record(bound, self._moment(engine))
-        if self.solved is not None and self._is_at(self.stop_reward):
+                self.reached[str(bound)] = {
+                    "seconds": self.seconds,
+                    "step": self.steps,
+                    "episode": self.count,
+                    "iteration": engine.state.iteration,
+                }
+                log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, format_duration(self.seconds))
+        if self._is_at(self.stop_reward):
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
 
     def _is_at(self, bound: float | None) -> bool:
         return bound is not None and len(self.returns) == WINDOW and reaches(self.mean, bound)
 
-    def _moment(self, engine: Engine) -> dict[str, float]:
-        """Return when a bound was reached. Steps and seconds are those at the end of the iteration."""
-        return {
-            "seconds": self.seconds,
-            "step": self.steps,
-            "episode": self.count,
-            "iteration": engine.state.iteration,
-        }
-
-    def _record(self, bound: float | None, moment: dict[str, float]) -> None:
-        if bound == self.stop_reward and self.count < self._early_count:
-            self._check_goal()
-        self.reached[str(bound)] = moment
-        log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, format_duration(moment["seconds"]))
-
     def state_dict(self) -> dict[str, Any]:
         return {
             "count": self.count,
+            "first": self.first,
             "returns": list(self.returns),
             "smoothed": self.smoothed,
             "smoothed_length": self.smoothed_length,
             "best_mean": self.best_mean,
             "reached": self.reached,
             "seconds": self.seconds,
-            "early": [self._early_total, self._early_count],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if wrong := sorted(misfits(state, STATE)):
-            raise ValueError(f"wrong {', '.join(wrong)}")
         self.count = state["count"]
-        self._early_total, self._early_count = state.get("early", (0.0, 0))  # earlier versions did not save it
-        self.returns.extend(map(float, state["returns"]))
+        self.first = state["first"]
+        self.returns.extend(state["returns"])
         self.smoothed = state["smoothed"]
-        self.smoothed_length = state.get("smoothed_length")  # earlier versions did not save it
+        self.smoothed_length = state["smoothed_length"]
         self.best_mean = state["best_mean"]
         self.reached = state["reached"]
-        self.seconds_before += state["seconds"]
+        self._seconds_before += state["seconds"]
 
 
 class EpisodeFile:
@@ -252,8 +201,8 @@ class EpisodeFile:
         self.path = path
         self.episodes = episodes
         self.video: Callable[[], str] = lambda: ""
-        self._begun = False
-        self._append()
+        if not path.exists():
+            self._append(CSV_COLUMNS)
 
     def __call__(self, engine: Engine) -> None:
         episode = self.episodes.last
@@ -269,23 +218,9 @@ class EpisodeFile:
             ]
         )
 
-    def _append(self, *rows: Sequence[str]) -> None:
+    def _append(self, row: Sequence[str]) -> None:
         with self.path.open("a", newline="") as file:
-            if not file.tell():
-                if self._begun:
-                    log.warning("%s was deleted or emptied: its rows so far are lost.", self.path)
-                rows = (CSV_COLUMNS, *rows)
-            csv.writer(file).writerows(rows)
-        self._begun = True
-
-
-def first_returns(folder: Path, count: int) -> list[float]:
-    """Return the returns of the first episodes in a run folder's episodes.csv, at most `count`; [] if it is damaged."""
-    try:
-        with (folder / "episodes.csv").open(newline="") as file:
-            return [float(row["return"]) for row in itertools.islice(csv.DictReader(file), count)]
-    except (ValueError, TypeError, KeyError, csv.Error):
-        return []
+            csv.writer(file).writerow(row)
 
 
 def reaches(mean: float, goal: float) -> bool:

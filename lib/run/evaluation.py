@@ -25,12 +25,12 @@ from ignite.engine import Engine, Events
 
 from lib.envs.single_env import make_env
 from lib.hyperparameters import RunParameters
-from lib.run.checkpoint_files import LAST
+from lib.run.checkpoint import LAST
 from lib.run.console import tool_command
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult, Policy, count_at_limit, play_together
 from lib.run.episodes import Episodes, format_return
 from lib.run.events import EvaluationEvents
-from lib.run.folder import RunFolder
+from lib.run.folder import RunFolder, write_json
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
 from lib.system.machine import cores
@@ -297,12 +297,12 @@ class FinalEvaluation:
             # Its episodes are not those of tools/evaluate.py.
             seed=tagged_seed("final evaluation", self.options.seed),
             progress=not self.options.quiet,
-            # Processes import the main program, which setup_ignite refuses without `if __name__ == "__main__":`.
+            # Processes import the main program. A program without cli.main may start a run then.
             processes=None if self.options.owns_process else 1,
         )
         training = list(self.episodes.returns)
         comparison = {"training_mean": self.episodes.mean, "below_training": is_clearly_below(evaluated, training)}
-        self.run.write_json("result.json", {**result, "evaluation": evaluated | comparison})
+        write_json(self.run.result, {**result, "evaluation": evaluated | comparison})
         options = self.policy.less_greedy
         advice = tool_command("evaluate", self.run.path, self.params.env_name, *options, which=LAST)
         log_result(evaluated, training, advice)

@@ -14,6 +14,7 @@ runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[=<value>][-<change>...][-seed<
 import dataclasses
 import hashlib
 import inspect
+import itertools
 import json
 import logging
 import os
@@ -59,6 +60,7 @@ class RunFolder:
     Attributes:
         path: the run folder.
         checkpoints: its folder of checkpoints.
+        result: path of its result.json, which a run that learns does not have.
 
     Raises:
         UsageError: if another process works on the run to resume, or if that run is a published model.
@@ -69,9 +71,9 @@ class RunFolder:
         if options.resume:
             _refuse_model(options.resume)  # before the folder is locked, which would add a file to it
         self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}{options.changes}")
-        self.checkpoints = self.path / "checkpoints"
+        self.checkpoints, self.result = self.path / "checkpoints", self.path / "result.json"
         self._options = options
-        self._lock = FileLock(self.path / "lock", timeout=0, thread_local=False)
+        self._lock = FileLock(self.path / "lock", timeout=1, thread_local=False)  # a tool may look for a moment
         try:
             self._lock.acquire()
         except Timeout as error:
@@ -81,21 +83,14 @@ class RunFolder:
             Path(self._lock.lock_file).write_text(str(os.getpid()))
             self.checkpoints.mkdir(exist_ok=True)
             if not options.resume:
-                self.write_json("params.json", describe(script, params, options, net))
+                write_json(self.path / "params.json", describe(script, params, options, net))
         except BaseException:
-            if options.resume:
-                self.close()
-            else:
-                self.discard()
+            self.leave(is_new=not options.resume)
             raise
-
-    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a JSON file of the folder atomically."""
-        write_json(self.path / name, content)
 
     def add_session(self) -> None:
         """Add this process to the sessions of a resumed run, and remove unfinished files of processes before it."""
-        for leftover in (*self.path.glob(".*.tmp"), *self.path.glob("videos/episode-*.part.webm")):
+        for leftover in (*self.path.glob(".*.tmp"), *self.path.glob("videos/episode*.part.webm")):
             leftover.unlink()
         recorded, current = read_params(self.path), session(self._options)
         last = recorded["sessions"][-1]
@@ -106,20 +101,12 @@ class RunFolder:
                 last["commit"],
                 current["commit"],
             )
-        self.write_json("params.json", recorded | {"sessions": [*recorded["sessions"], current]})
+        write_json(self.path / "params.json", recorded | {"sessions": [*recorded["sessions"], current]})
 
-    def read_result(self) -> dict[str, Any]:
-        """Read result.json. The result is empty if there is no file."""
-        file = self.path / "result.json"
-        return read_json(file) if file.exists() else {}
-
-    def discard_result(self) -> None:
-        """Remove result.json, because a run that learns has no result yet."""
-        (self.path / "result.json").unlink(missing_ok=True)
-
-    def discard(self) -> None:
-        """Remove the folder, and release the lock."""
-        shutil.rmtree(self.path, ignore_errors=True)
+    def leave(self, is_new: bool) -> None:
+        """Release the lock after an error, and remove the folder if the run is new and has not played."""
+        if is_new:
+            shutil.rmtree(self.path, ignore_errors=True)
         self.close()
 
     def close(self) -> None:
@@ -139,7 +126,7 @@ class GrowingFiles:
 
     PATTERNS = ("episodes.csv", "events.out.tfevents.*")
 
-    def __init__(self, folder: Path, flush: Callable[[], object]):
+    def __init__(self, folder: Path, flush: Callable[[], object] = lambda: None):
         self.folder = folder
         self.flush = flush
 
@@ -183,16 +170,14 @@ def find(name: str, runs_dir: Path) -> Path:
     A path may also begin in the project's folder, such as models/pong.
 
     Raises:
-        UsageError: if the folder does not exist or is not a run. For a file in a run, the message names the run.
+        UsageError: if the folder does not exist or is not a run.
     """
-    for path in (path for path in places(name, runs_dir) if path.is_dir()):
-        if not (path / "params.json").is_file():
-            raise UsageError(f"{path} is not a run: it has no params.json; give a folder that a script created")
-        return path.resolve()
-    for path in (path.resolve() for path in places(name, runs_dir) if path.is_file()):
-        run = next((folder for folder in path.parents if (folder / "params.json").is_file()), None)
-        raise UsageError(f"{path} is a file, " + (f"so give the folder of its run, {run}" if run else "not a run"))
-    raise UsageError(f"there is no run {name!r}, neither as a path nor in {runs_dir}")
+    path = next((path for path in places(name, runs_dir) if path.is_dir()), None)
+    if path is None:
+        raise UsageError(f"there is no run folder {name!r}, neither as a path nor in {runs_dir}")
+    if not (path / "params.json").is_file():
+        raise UsageError(f"{path} is not a run: it has no params.json; give a folder that a script created")
+    return path.resolve()
 
 
 def places(name: str, runs_dir: Path) -> tuple[Path, ...]:
@@ -240,14 +225,15 @@ def read_params(run: Path) -> dict[str, Any]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Read a JSON file of a run folder.
+    """Read a JSON object. A file that does not exist holds an empty one.
 
     Raises:
-        UsageError: if it holds no JSON object.
-        OSError: if it cannot be read.
+        UsageError: if the file holds anything else.
     """
     try:
         content = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
     except ValueError as error:
         raise UsageError(f"{file} cannot be read: {error}. Restore it") from error
     if not isinstance(content, dict):
@@ -344,12 +330,9 @@ def _new_folder(runs_dir: Path, name: str) -> Path:
     cut = name.replace(os.sep, "-").encode()[:LONGEST_NAME].decode(errors="ignore")
     stem = f"{datetime.now():%Y-%m-%dT%H%M}-{cut}"
     runs_dir.mkdir(parents=True, exist_ok=True)
-    k = 1
-    while True:
+    for k in itertools.count(1):
         path = runs_dir / (stem if k == 1 else f"{stem}-{k}")
-        try:
+        with suppress(FileExistsError):
             path.mkdir()
-        except FileExistsError:
-            k += 1
-        else:
-            return path.resolve()
+            break
+    return path.resolve()

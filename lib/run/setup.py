@@ -1,44 +1,45 @@
-"""setup_ignite: attach everything that a run needs around its loop.
+"""setup_ignite: attach everything that a run needs around its loop."""
 
-`_Setup` has a method for each step. setup_ignite calls them from top to bottom, because the order in which handlers are
-attached is the order in which they run. The objects of a run are in run_parts.py, what its checkpoints hold in
-saved_state.py, and its end in run_end.py.
-"""
-
+import dataclasses
 import logging
-import multiprocessing
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
+import gymnasium as gym
 from ignite.engine import Engine, Events
 from torch import nn
+from torch.optim import Optimizer
 
-from lib.errors import UsageError
-from lib.experience.interface import ExperienceSource, Stopped
+from lib.envs.checked_env import Closable, close_all
+from lib.envs.single_env import make_env
+from lib.errors import Fault, UsageError
+from lib.experience.interface import ExperienceSource
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
-from lib.run import checkpoint, console, learning_rate, tracking, videos
+from lib.run import console, tracking, videos
+from lib.run.checkpoint import Checkpoints, Iteration, RunState, Stateful, load_initial_weights, numbered
 from lib.run.console import Screen, continue_command
-from lib.run.episodes import EpisodeFile, first_returns
-from lib.run.evaluation import FinalEvaluation
-from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods
-from lib.run.folder import RunFolder
+from lib.run.curve import draw_or_warn
+from lib.run.episodes import EpisodeFile, Episodes
+from lib.run.evaluation import EPISODES_BETWEEN, FinalEvaluation, PeriodicEvaluation
+from lib.run.events import EpisodeEvents, TrainingEvents, attach_as_last, attach_periods, register_events
+from lib.run.folder import RunFolder, read_json, write_json
 from lib.run.options import RunOptions, options_of_book
+from lib.run.policy import GreedyPolicy
 from lib.run.ptan_source import RewardsSource, adapt_source
-from lib.run.restoring import Stateful, require_readable
-from lib.run.run_end import RunEnd
-from lib.run.run_parts import RunParts
-from lib.run.saved_state import SavedState
-from lib.run.tensorboard import FigureFunction
+from lib.run.speed import Speed
+from lib.run.stopping import ENDED, NOT_FINITE, SOLVED, STEPS, Stopper
+from lib.run.tensorboard import FigureFunction, TensorBoard
 from lib.system import memory
+from lib.system.clock import since_process_start
 from lib.system.log import start_console
 from lib.system.progress import show_progress
+from lib.system.seeds import RandomState, undisturbed
 
 log = logging.getLogger(__name__)
-
-_engines: weakref.WeakSet[Engine] = weakref.WeakSet()  # those that setup_ignite was called with
 
 
 def setup_ignite(
@@ -54,12 +55,9 @@ def setup_ignite(
 ) -> RunFolder:
     """Attach everything that a run needs around its loop: telemetry, stopping, checkpoints, resume.
 
-    A program without cli.main may run the engine again after Ctrl-C or an error. So the environments that this function
-    makes for evaluations and videos stay open until the program ends.
-
     Args:
-        engine: training engine. Its process function returns at least {"loss": float}. Every value is written as
-            train/<name>. If a value is a function, its result at that moment is written.
+        engine: training engine, which runs once. Its process function returns at least {"loss": float}. Every value is
+            written as train/<name>. If a value is a function, its result at that moment is written.
         params: hyperparameters, or a namespace with the book's fields.
         exp_source: experience source, or a plain PTAN source.
         run_name: name of the script.
@@ -74,200 +72,322 @@ def setup_ignite(
         The run folder. When the run ends, engine.state.stopped is a key of stopping.EXIT_CODES.
 
     Raises:
-        UsageError: if the run to resume is in use, at its limit or changed, if its episodes cannot be recorded or
-            evaluated, or if the network of --init does not fit; if a run without `save` is to be resumed, or has --init
-            or --evaluate-every.
+        UsageError: if the run to resume is in use or at its limit, if its episodes cannot be recorded or evaluated, or
+            if a checkpoint or the network of --init does not fit; if a run without `save` is resumed, or has --init or
+            --evaluate-every.
         Fault: if no checkpoint of the run to resume can be read.
-        TypeError: if checkpoints are saved and exp_source is a plain PTAN source, if `save` has no "net", or if
-            extra_metrics is one text.
-        ValueError: if the engine already has a run, if a field of the hyperparameters is missing or out of range, or if
-            the learning rate has to decay and `save` has no "optimizer".
-        RuntimeError: if it is called while a child process imports the main program, which has no
-            `if __name__ == "__main__":`.
+        TypeError: if checkpoints are saved and exp_source is a plain PTAN source, or if `save` has no "net".
+        ValueError: if a field of the hyperparameters is missing or out of range, or if the learning rate has to decay
+            and `save` has no "optimizer".
     """
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise RuntimeError(
-            "setup_ignite was called while a child process imports this program; put the lines that start the run "
-            'under if __name__ == "__main__":'
-        )
     start_console()
-    if engine in _engines:
-        raise ValueError("setup_ignite was called with this engine before; make a new Engine for each run")
-    if isinstance(extra_metrics, str):
-        raise TypeError(f"extra_metrics is {extra_metrics!r}; it has to be a list of names, [{extra_metrics!r}]")
-    checked = as_hyperparameters(params)
-    if save is not None and not isinstance(save.get("net"), nn.Module):
-        raise TypeError(f"save['net'] is {type(save.get('net')).__name__}; it has to be the network, an nn.Module")
-    source = adapt_source(exp_source, engine, saved=save is not None)
-    options = args or options_of_book()
+    params, options = as_hyperparameters(params), args or options_of_book()
+    source, net = adapt_source(exp_source, engine, saved=save is not None), _require_network(save, options)
     show_progress(not options.quiet)
-    parts = RunParts(engine, checked, source, run_name, options, save, figures or {}, is_book_script=args is None)
-    _engines.add(engine)
-    setup = _Setup(parts)
-    try:
-        setup.restore_and_open()
-        setup.attach_learning_rate()
-        setup.attach_telemetry(extra_metrics)
-        setup.attach_evaluation()
-        setup.attach_episode_records()
-        setup.attach_console()
-        setup.attach_final_evaluation()
-        setup.attach_stopping()
-        setup.attach_checkpoints()
-        setup.attach_end()
-    except Exception:
-        parts.abort_setup()
-        parts.discard_if_new()
-        raise
-    except BaseException:  # of a signal; the run can be resumed
-        parts.abort_setup()
-        raise
-    return parts.run
+    began = 0.0 if options.owns_process else since_process_start()
+    time_limit = None if options.time_limit is None else began + options.time_limit
+    figures = figures or {}
+    opened: list[Closable] = []
+    with ExitStack() as undo:  # a run that is refused leaves nothing open, no new folder, and the files of an old one
+        folder = RunFolder(run_name, params, options, net)
+        undo.push(lambda kind, error, trace: folder.leave(is_new=isinstance(error, Exception) and not options.resume))
+        undo.callback(lambda: close_all(opened))
+        log.info("Run folder: %s", folder.path)
+        evaluation_envs: list[gym.Env] = []
+        replayer: videos.EpisodeReplayer | None = None
+        with undisturbed():
+            if options.evaluate_every:
+                evaluation_envs = [make_env(params.env_name) for _ in range(EPISODES_BETWEEN)]
+            if options.record_every:
+                replayer = videos.EpisodeReplayer(params.env_name)
+                opened.append(replayer)
+        opened += evaluation_envs
 
+        episodes = Episodes(source, params.stop_reward, params.milestone, began)
+        speed = Speed(source, params.log_every)
+        stopper = Stopper(
+            lambda: source.steps_done, options.stop_after or params.max_steps, time_limit, saves=save is not None
+        )
+        source.stop_asked = stopper.should_stop
+        saved = {**(save or {}), **{name: figure for name, figure in figures.items() if isinstance(figure, Stateful)}}
+        if isinstance(params, Hyperparameters) and not params.checkpoint_replay:
+            saved.pop("replay", None)
+        state = RunState(folder, {"source": source, "episodes": episodes, "speed": speed, **saved})
+        warm_up = state.restore(params.warm_up) if options.resume else params.warm_up
+        if source.steps_done:
+            log.info("Resumed at step %s.", f"{source.steps_done:,}")
+        elif options.init:
+            load_initial_weights(options.init, saved)
+        if options.resume:
+            _require_steps_left(folder, options, episodes, warm_up, stopper.step_limit)
+            source.start()
+            opened.append(source)
+        tracker: tracking.Tracker | None = None
+        if options.track:
+            settings = {"script": run_name, **dataclasses.asdict(params), **options.knobs, "seed": options.seed}
+            tracker = tracking.start(options.track, folder.path, settings, stopper.steps)
+            undo.callback(tracker.fail)
+        if options.resume:  # the run is accepted, and its files change from here on
+            folder.add_session()
+            state.restore_files(source.steps_done)
+            videos.cut_back(folder.path, episodes.count)
+        board = TensorBoard(folder.path, tracker)
+        undo.callback(board.close)
 
-class _Setup:
-    """A run that is being set up."""
-
-    def __init__(self, parts: RunParts):
-        self._parts = parts
-        self._saved = SavedState(parts)
-        self._final_evaluation: FinalEvaluation | None = None
-        self._checkpointer: checkpoint.Checkpointer | None = None
-
-    def restore_and_open(self) -> None:
-        """Restore a resumed run, and open the run's files. A refused resume changes no file."""
-        parts = self._parts
-        content = self._saved.restore()
-        if parts.options.resume:
-            parts.source_is_started = True
-            parts.source.start()
-        if parts.options.track:
-            config = {"script": parts.script, **self._saved.settings().state_dict()}
-            parts.tracker = tracking.start(parts.options.track, parts.run.path, config, parts.steps)
-        if parts.options.resume:
-            parts.run.add_session()
-        self._saved.restore_files(content)
-        parts.engine.add_event_handler(TrainingEvents.LEARNING_STARTED, parts.run.discard_result)
-        parts.open_board()
-        self._saved.attach(content)
-
-    def attach_learning_rate(self) -> None:
-        """Decay the learning rate to Hyperparameters.learning_rate_final."""
-        parts = self._parts
-        if isinstance(parts.params, Hyperparameters) and parts.params.learning_rate_final is not None:
-            learning_rate.attach_decay(parts.engine, parts.params, (parts.save or {}).get("optimizer"), parts.steps)
-
-    def attach_telemetry(self, extra_metrics: Sequence[str]) -> None:
-        """Measure the speed, count episodes, write TensorBoard's scalars and figures."""
-        parts = self._parts
-        parts.speed.attach(parts.engine)
-        parts.engine.add_event_handler(Events.ITERATION_COMPLETED(every=20), memory.Trimmer())
-        parts.stopper.watch_loss(parts.engine)
-        parts.episodes.attach(parts.engine)
-        parts.board.attach(parts.engine, parts.speed, extra_metrics)
-        attach_periods(parts.engine)
-        if parts.figures:
-            parts.board.attach_figures(parts.engine, parts.steps, parts.figures)
-
-    def attach_evaluation(self) -> None:
-        """Evaluate the network during training, with --evaluate-every."""
-        parts = self._parts
-        if parts.periodic_evaluation is not None:
-            parts.board.attach_evaluation(parts.engine, parts.periodic_evaluation, parts.steps)
-            parts.periodic_evaluation.attach(parts.engine, self._untimed)
-
-    @contextmanager
-    def _untimed(self) -> Iterator[None]:
-        """Do not count the time of an evaluation as training. Save the run if the evaluation fails."""
-        try:
-            with self._parts.speed.paused():
-                yield
-        except Stopped:
-            raise
-        except Exception as error:
-            assert self._checkpointer is not None
-            self._checkpointer.rescue(self._parts.engine, error)
-            raise
-
-    def attach_episode_records(self) -> None:
-        """Write episodes.csv, and videos with --record-every."""
-        parts = self._parts
-        episode_file = EpisodeFile(parts.run.path / "episodes.csv", parts.episodes)
-        if parts.replayer is not None and parts.options.record_every:
+        # Handlers of an event run in the order in which they are attached.
+        register_events(engine)
+        loop: dict[str, Stateful] = {
+            "iteration": Iteration(engine),
+            "average": board.average,
+            "random": RandomState(options.device),
+        }
+        periodic: PeriodicEvaluation | None = None
+        if net is not None and options.evaluate_every:
+            steps, stopped = stopper.steps, stopper.interrupted
+            policy = GreedyPolicy(net)
+            periodic = PeriodicEvaluation(options.evaluate_every, policy, evaluation_envs, options.seed, steps, stopped)
+            loop["evaluations"] = periodic
+        state.attach(engine, loop, board.flush)
+        if options.resume:
+            engine.add_event_handler(Events.EPOCH_STARTED(once=1), partial(_end_if_done, episodes, stopper))
+        engine.add_event_handler(TrainingEvents.LEARNING_STARTED, lambda: folder.result.unlink(missing_ok=True))
+        if isinstance(params, Hyperparameters) and params.learning_rate_final is not None:
+            _attach_decay(engine, params, saved.get("optimizer"), source)
+        speed.attach(engine)
+        engine.add_event_handler(Events.ITERATION_COMPLETED(every=20), memory.Trimmer())
+        stopper.watch_loss(engine)  # before all that record or save an iteration
+        episodes.attach(engine)
+        board.attach(engine, speed, extra_metrics)
+        attach_periods(engine)
+        if figures:
+            board.attach_figures(engine, stopper.steps, figures)
+        if periodic is not None:
+            board.attach_evaluation(engine, periodic, stopper.steps)
+            periodic.attach(engine, speed.paused)
+        episode_file = EpisodeFile(folder.path / "episodes.csv", episodes)
+        if replayer is not None:
+            assert options.record_every is not None
             recorder = videos.Recorder(
-                parts.replayer,
-                parts.run.path,
-                parts.options.record_every,
-                parts.episodes,
-                parts.source.native,
-                parts.speed.paused,
-                parts.stopper.interrupted,
+                replayer, folder.path, options.record_every, episodes, source.native, speed.paused, stopper.interrupted
             )
-            if parts.tracker is not None:
-                recorder.on_video = parts.tracker.send
             episode_file.video = lambda: recorder.video
-            parts.engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, recorder)
-        parts.engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
-
-    def attach_console(self) -> None:
-        """Log the run on the console."""
-        parts = self._parts
-        console.attach_start(parts.engine, parts.speed, parts.warm_up, parts.save is not None)
-        if parts.options.quiet:
-            return
-        Screen(
-            parts.source,
-            parts.episodes,
-            parts.speed,
-            parts.warm_up,
-            first_returns(parts.run.path, Screen.FIRST),
-            parts.stopper.step_limit,
-            parts.time_limit,
-        ).attach(parts.engine)
-
-    def attach_final_evaluation(self) -> None:
-        """Prepare the final evaluation."""
-        parts = self._parts
-        if parts.save is None:
-            return
-        self._final_evaluation = FinalEvaluation(
-            parts.policy(),
-            parts.params,
-            parts.options,
-            parts.run,
-            parts.episodes,
+            if tracker is not None:
+                recorder.on_video = tracker.send
+            engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, recorder)
+        engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
+        console.attach_start(engine, speed, warm_up, save is not None)
+        if not options.quiet:
+            Screen(source, episodes, speed, warm_up, stopper.step_limit, time_limit).attach(engine)
+        stopper.watch_ends(engine)  # after the episodes: one that solves the game at the limit counts
+        if save is not None:
+            to_continue = continue_command(folder.path, params.env_name, options, options.stop_after)
+            Checkpoints(
+                state.objects, folder.checkpoints, params.checkpoint_every, stopper, to_continue, params.warm_up > 0
+            ).attach(engine)  # after all that changes the state
+        final = FinalEvaluation(GreedyPolicy(net), params, options, folder, episodes) if net is not None else None
+        if not options.resume:
+            opened.append(source)
+        Run(run_name, params, options, folder, source, episodes, speed, stopper, board, tracker, final, opened).attach(
+            engine
         )
+        undo.pop_all()
+    return folder
 
-    def attach_stopping(self) -> None:
-        """Stop when the game is solved, at a limit, or on a signal."""
-        parts = self._parts
-        parts.stopper.watch_ends(parts.engine)
 
-    def attach_checkpoints(self) -> None:
-        """Save checkpoints."""
-        parts = self._parts
-        parts.engine.add_event_handler(Events.EXCEPTION_RAISED, self._on_error)
-        if parts.save is None:
-            return
-        if not parts.options.resume:
-            # The replay may be large. This project's own can be read.
-            checked = {name: each for name, each in parts.save.items() if name != "replay"}
-            parts.engine.add_event_handler(Events.ITERATION_COMPLETED(once=1), lambda engine: require_readable(checked))
-        self._checkpointer = checkpoint.Checkpointer(
-            self._saved.objects(),
-            parts.run.checkpoints,
-            parts.params.checkpoint_every,
-            parts.stopper,
-            parts.params.warm_up > 0,
-            partial(continue_command, parts.run.path, parts.params.env_name, parts.options, parts.options.stop_after),
-        )
-        self._checkpointer.attach(parts.engine)
+@dataclasses.dataclass
+class Run:
+    """A run that has been set up, and its end."""
 
-    def _on_error(self, engine: Engine, error: BaseException) -> None:
-        """Remove a new run that was refused."""
-        if isinstance(error, UsageError):
-            self._parts.discard_if_new()
+    script: str
+    params: RunParameters
+    options: RunOptions
+    folder: RunFolder
+    source: ExperienceSource
+    episodes: Episodes
+    speed: Speed
+    stopper: Stopper
+    board: TensorBoard
+    tracker: tracking.Tracker | None
+    final_evaluation: FinalEvaluation | None  # None if the run has no checkpoints
+    opened: list[Closable]  # the source, and environments of evaluations and videos
+    has_ended: bool = False
 
-    def attach_end(self) -> None:
+    def attach(self, engine: Engine) -> None:
+        """Attach the handlers, after those of the checkpoints: the state is saved before slow trackers and pictures."""
+        engine.add_event_handler(Events.STARTED, self._require_first)
+        engine.add_event_handler(Events.COMPLETED, self._finish)
+        attach_as_last(engine, Events.EXCEPTION_RAISED, self._abandon)
+
+    def _require_first(self) -> None:
+        if self.has_ended:
+            raise RuntimeError("this run has ended; resume it, or start a new one, with a new Engine")
+
+    def _finish(self, engine: Engine) -> None:
         """Write the result, close everything, evaluate the network, draw the learning curve, unlock the folder."""
-        RunEnd(self._parts, self._final_evaluation).attach()
+        self.has_ended = True
+        stopped = self.stopper.reason or ENDED
+        state: Any = engine.state
+        state.stopped = stopped
+        result = read_json(self.folder.result)
+        if result.get("steps") == self.episodes.steps:  # a run that was resumed only for its evaluation
+            result["stopped"] = stopped
+        else:
+            result = _describe_result(engine, stopped, self.episodes, self.speed)
+        write_json(self.folder.result, result)
+        settings = {"seed": self.options.seed, "script": self.script, **self.options.knobs}
+        self.board.write_end(settings | dataclasses.asdict(self.params), result, self.episodes.steps)
+        console.log_result(engine, stopped, self.episodes, self.speed, self.source.frame_skip)
+        self.board.close()
+        close_all(self.opened)
+        self.stopper.release_signals()
+        may_be_evaluated = (
+            self.final_evaluation is not None
+            and self.episodes.count > 0
+            and (stopped == SOLVED or (stopped == STEPS and self.options.stop_after is None))
+            and "evaluation" not in result
+        )
+        try:
+            if may_be_evaluated and not self.stopper.signals:
+                assert self.final_evaluation is not None
+                _optional("evaluation", partial(self.final_evaluation.write, result))
+            if self.episodes.count:
+                _optional("learning curve", partial(draw_or_warn, self.folder.path, self.params.stop_reward))
+            if self.tracker is not None:
+                _optional("tracking", partial(self.tracker.finish, self.folder.path))
+        finally:
+            self.folder.close()  # not before: a run that is resumed meanwhile would have its result overwritten
+        self._log_next_steps(stopped)
+
+    def _abandon(self, engine: Engine, error: BaseException) -> None:
+        """Close everything after an error, draw the curve, unlock the run, so that it can be resumed, and raise again.
+
+        ignite does not raise an error that has a handler. What the handler raises is reported to all handlers again.
+        """
+        self.stopper.release_signals()
+        if not self.has_ended:
+            self.has_ended = True
+            with suppress(OSError):  # such as a full disk, which may be the error
+                self.board.close()
+            is_urgent = isinstance(error, KeyboardInterrupt)  # a second Ctrl-C, or one in the warm-up
+            if not (is_urgent and self.options.owns_process):
+                if self.tracker is not None:
+                    self.tracker.fail()
+                close_all(self.opened)
+            if self.episodes.count and not is_urgent:
+                draw_or_warn(self.folder.path, self.params.stop_reward)
+            is_refused = isinstance(error, UsageError) and not self.source.steps_done
+            self.folder.leave(is_new=is_refused and not self.options.resume)
+        raise error
+
+    def _log_next_steps(self, stopped: str) -> None:
+        commands = console.next_steps(
+            self.folder.path,
+            self.params.env_name,
+            self.options,
+            saved=bool(numbered(self.folder.checkpoints, "step")),
+            has_episode=self.episodes.count > 0,
+            complete=self.episodes.solved is not None or self.episodes.steps >= self.params.max_steps,
+            diverged=stopped == NOT_FINITE,
+            steps=self.episodes.steps,
+        )
+        for purpose, command in commands.items():
+            log.info("%s  # %s", command, purpose)
+
+
+def _require_network(save: Mapping[str, Stateful] | None, options: RunOptions) -> nn.Module | None:
+    """Return the network of a run that saves checkpoints; None for a run without `save`."""
+    net = (save or {}).get("net")
+    if isinstance(net, nn.Module):
+        return net
+    if save is not None:
+        raise TypeError(f"save['net'] is {type(net).__name__}; it has to be the network, an nn.Module")
+    for name in ("resume", "init", "evaluate_every"):
+        if getattr(options, name) is not None:
+            raise UsageError(
+                f"--{name.replace('_', '-')} needs the network, which this script does not pass to setup_ignite; "
+                "leave it out, or pass save={'net': net}"
+            )
+    return None
+
+
+def _require_steps_left(
+    folder: RunFolder, options: RunOptions, episodes: Episodes, warm_up: int, step_limit: int
+) -> None:
+    """Refuse a resumed run at its step limit, unless its result or its final evaluation is still missing.
+
+    Raises:
+        UsageError: if it is.
+    """
+    result = read_json(folder.result)
+    is_evaluated_at_end = episodes.solved is not None or options.stop_after is None
+    if episodes.steps + warm_up >= step_limit and result and ("evaluation" in result or not is_evaluated_at_end):
+        filling = f" and first fills its replay with {warm_up:,} more steps" if warm_up else ""
+        raise UsageError(f"{folder.path} is already at step {episodes.steps:,}{filling}; give a larger --stop-after")
+
+
+def _end_if_done(episodes: Episodes, stopper: Stopper, engine: Engine) -> None:
+    """End a resumed run that has nothing to learn: it was stopped before its result or its evaluation was written."""
+    if episodes.solved is not None:
+        stopper.solved(engine)
+    elif episodes.steps >= stopper.step_limit:
+        stopper.limit_reached(engine)
+
+
+def _attach_decay(engine: Engine, params: Hyperparameters, optimizer: object, source: ExperienceSource) -> None:
+    """Let the learning rate fall linearly from `learning_rate` to `learning_rate_final` over `learning_rate_steps`.
+
+    Raises:
+        ValueError: if `optimizer` is no torch optimizer.
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise ValueError("learning_rate_final needs an optimizer in `save`, as {..., 'optimizer': optimizer}")
+    assert params.learning_rate_final is not None
+    fall = 1.0 - params.learning_rate_final / params.learning_rate
+    for group in optimizer.param_groups:
+        group.setdefault("initial_lr", group["lr"])
+
+    def adapt() -> None:
+        share = 1.0 - fall * min(1.0, source.steps_done / params.learning_rate_steps)
+        for group in optimizer.param_groups:
+            group["lr"] = share * group["initial_lr"]
+
+    engine.add_event_handler(Events.ITERATION_STARTED, adapt)
+
+
+def _describe_result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed) -> dict[str, Any]:
+    """Return the content of result.json. JSON has neither NaN nor infinity, so None stands for them."""
+
+    def finite(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    return {
+        "stopped": stopped,
+        "steps": episodes.steps,
+        "iterations": engine.state.iteration,
+        "episodes": episodes.count,
+        "mean_100": finite(episodes.mean),
+        "best_mean": finite(episodes.best_mean),
+        "reached": episodes.reached,
+        "seconds": episodes.seconds,
+        "this_process": {
+            "seconds": since_process_start(),
+            "learning_since": speed.learning_since,
+            "training_steps": speed.training_steps,
+            "training_seconds": speed.training_seconds,
+            "warm_up_steps_per_second": finite(speed.warm_up_speed),
+            "steps_per_second": finite(speed.overall),
+            "last_1000_steps_per_second": finite(speed.recent),
+            "parts": speed.parts,
+        },
+    }
+
+
+def _optional(name: str, work: Callable[[], object]) -> None:
+    """Do work that Ctrl-C or an error may end, because the run is saved. The program goes on."""
+    try:
+        work()
+    except KeyboardInterrupt:
+        log.info("The %s was stopped; the run is saved.", name)
+    except Exception as error:
+        is_plain = isinstance(error, UsageError | Fault)
+        log.warning("The %s failed; the run is saved. %s", name, error, exc_info=not is_plain)

@@ -257,8 +257,8 @@ def test_runs_of_which_none_can_be_shown_and_names_that_do_not_exist_are_refused
     message = refused(REPORT, run)
     assert "run has no finished episode" in message
     assert message.count("\n") == 1
-    assert "there is no run 'runn'" in refused(REPORT, runs[0], "runn")
-    assert "there is no run 'runn'" in refused(COMPARE, runs[0], "runn")
+    assert "there is no run folder 'runn'" in refused(REPORT, runs[0], "runn")
+    assert "there is no run folder 'runn'" in refused(COMPARE, runs[0], "runn")
 
 
 @pytest.mark.parametrize("script", [REPORT, COMPARE])

@@ -18,7 +18,7 @@ from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Batch
 from lib.hyperparameters import HYPERPARAMS
 from lib.nets import losses
-from lib.run import checkpoint_reading
+from lib.run import checkpoint
 from lib.run.options import RunOptions
 from running import PROJECT, assignments, folder, run
 
@@ -379,7 +379,7 @@ def test_beta_is_logged_and_rises(chain, name):
 @pytest.mark.slow
 def test_the_range_of_rainbows_returns_can_be_given(chain):
     supports = {
-        name: checkpoint_reading.newest(chain(name)[1][0] / "checkpoints")["net"]["support"]
+        name: checkpoint.newest(chain(name)[1][0] / "checkpoints")["net"]["support"]
         for name in ("08_dqn_rainbow", "v-max")
     }
     assert torch.equal(supports["08_dqn_rainbow"], torch.linspace(-10.0, 10.0, 51))
@@ -390,7 +390,7 @@ def test_the_range_of_rainbows_returns_can_be_given(chain):
 def test_without_one_part_rainbow_has_all_other_parts(chain):
     def parts_of(name):
         [path] = chain(name)[1]
-        content = checkpoint_reading.newest(path / "checkpoints")
+        content = checkpoint.newest(path / "checkpoints")
         net, ring = content["net"], content["replay"]
         fields = json.loads((path / "params.json").read_text())["hyperparameters"]
         assert fields["epsilon_start"] == 1.0
@@ -414,7 +414,7 @@ def test_the_fast_rainbow_uses_the_small_network_and_normalises_by_the_first_bat
     options = ("--fast", "--envs", 4, "--v-max", 2, "--quiet", *fields, "--stop-after", 120, "--runs-dir", tmp_path)
     process = run(Path("chapter08/08_dqn_rainbow.py"), *options)
     assert process.returncode == 0, process.stderr
-    content = checkpoint_reading.newest(folder(tmp_path) / "checkpoints")
+    content = checkpoint.newest(folder(tmp_path) / "checkpoints")
     for net in (content["net"], content["target"]):
         assert net["conv.body.first.weight"].shape == (16, 4, 8, 8)
         assert net["conv.seen"]

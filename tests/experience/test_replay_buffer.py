@@ -194,3 +194,21 @@ def test_a_buffer_that_does_not_fit_into_memory_is_refused_with_a_size_that_does
     assert saved - unsaved == 1000 * 81
     around = gym.wrappers.RecordEpisodeStatistics(FrameStack(Catch(9)))
     assert ReplayBuffer.forecast(around, 1000, saved=True) == saved
+
+
+def test_a_resume_completes_the_steps_of_an_iteration_that_failed():
+    def buffer_of(numbers):
+        buffer = ReplayBuffer(source_of(Counting()), 100)
+        buffer.experience_source_iter = (ExperienceFirstLast(np.array([n]), n, 0.0, None) for n in numbers)
+        return buffer
+
+    failing = buffer_of(number if number < 8 else next(iter(())) for number in range(100))
+    failing.populate(6)
+    with pytest.raises(RuntimeError):
+        failing.populate(4)  # two are added before the error
+    resumed = buffer_of(range(8, 100))
+    resumed.load_state_dict(failing.state_dict())
+    resumed.populate(0)  # the warm-up is complete
+    for expected in (10, 14):
+        resumed.populate(4)
+        assert [transition.action for transition in resumed.buffer] == list(range(expected))

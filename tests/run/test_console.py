@@ -35,7 +35,7 @@ class Watched:
         self.source = CountingSource()
         self.episodes = Episodes(self.source, options.pop("goal", 18.0))
         speed = SimpleNamespace(recent=2000.0, with_pauses=1000.0, learning_since=0.0, warm_up_speed=1.0)
-        usual = {"warm_up": 0, "first_returns": [], "step_limit": 1_000_000, "time_limit": None}
+        usual = {"warm_up": 0, "step_limit": 1_000_000, "time_limit": None}
         self.screen = Screen(self.source, self.episodes, speed, **usual | options)
         self.screen._start_training()
 
@@ -61,8 +61,8 @@ def watched(monkeypatch, caplog):
 
 def test_a_terminal_shows_a_bar_with_goal_speed_and_time_left(watched):
     terminal = io.StringIO()
-    watched(terminal, first_returns=[-2.0] * 10).play(np.arange(200) / 20)
-    # The mean of the last 100 returns is 7.475. It rises by 0.05 a second.
+    watched(terminal).play(np.arange(-40, 200) / 20)
+    # The mean of the first ten returns is -1.775, that of the last 100 is 7.475. It rises by 0.05 a second.
     last = terminal.getvalue().rpartition("\r")[2]
     pattern = r" 47%\|.+\| mean of 100: 7\.47, goal 18, 2,000 steps/s, \d+:\d\d:\d\d, ~4 min left *"
     assert re.fullmatch(pattern, last), last
