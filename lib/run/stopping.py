@@ -60,8 +60,8 @@ class Stopper:
         signals: numbers of the signals that the run has received.
     """
 
-    GRACE = 5.0
-    PATIENCE = 300.0
+    GRACE = 5.0  # seconds
+    PATIENCE = 300.0  # seconds
 
     def __init__(self, steps: Callable[[], int], step_limit: int, time_limit: float | None, saves: bool = True):
         self.steps = steps
@@ -137,8 +137,7 @@ class Stopper:
             faulthandler.cancel_dump_traceback_later()
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
-        self._previous_handlers = {}
-        self._call = None
+        self._previous_handlers, self._call = {}, None
 
     def _stop(self, engine: Engine, reason: str) -> None:
         self.reason = self.reason or reason
@@ -162,13 +161,16 @@ class Stopper:
         self.reason = None  # forget that of the engine's last run
         self.signals = []
         self._learning = False
-        self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in handled_signals()}
-        if self._previous_handlers:
-            self._previous_handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_alarm)
-            self._postpone_report()
-            if self.time_limit is not None:
-                left = max(0.0, self.time_limit - since_process_start())
-                signal.setitimer(signal.ITIMER_REAL, left + self.GRACE, self.GRACE)
+        if threading.current_thread() is not threading.main_thread():
+            return  # only the main thread can handle signals
+        handlers = {signal.SIGALRM: self._on_alarm} | dict.fromkeys(SIGNALS, self._on_signal)
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+            del handlers[signal.SIGHUP]  # under nohup
+        self._previous_handlers = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        self._postpone_report()
+        if self.time_limit is not None:
+            left = max(0.0, self.time_limit - since_process_start())
+            signal.setitimer(signal.ITIMER_REAL, left + self.GRACE, self.GRACE)
 
     def _postpone_report(self) -> None:
         self._report_due = time.monotonic() + 1.0  # not after every iteration: this call takes 50 microseconds
@@ -205,13 +207,3 @@ class Stopper:
         for other in {signal.SIGTERM, signal.SIGHUP} & self._previous_handlers.keys():
             signal.signal(other, signal.SIG_IGN)
         signal.setitimer(signal.ITIMER_REAL, self.GRACE, self.GRACE)
-
-
-def handled_signals() -> list[signal.Signals]:
-    """Return the signals that end a run, without those that it has to ignore."""
-    # Only the main thread can handle signals.
-    if threading.current_thread() is not threading.main_thread():
-        return []
-    # Under nohup SIGHUP is ignored, and the run leaves it ignored. SIGINT is handled even if it is ignored, as it is in
-    # the background jobs of a shell script.
-    return [number for number in SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN]
