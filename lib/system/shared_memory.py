@@ -72,13 +72,7 @@ class SharedWeights:
         return sorted(version for version in self._versions if version >= 0)
 
     def publish(self, version: int, tensors: Iterable[torch.Tensor]) -> None:
-        """Copy weights into the slot of the oldest version.
-
-        Raises:
-            ValueError: if the version is not newer than the available ones.
-        """
-        if self.versions and version <= self.versions[-1]:
-            raise ValueError(f"version {version} is not newer than {self.versions[-1]}")
+        """Copy weights of a newer version into the slot of the oldest one."""
         slot = self._published % self.size
         self._versions[slot] = -1
         for shared, tensor in zip(self._views(slot), tensors, strict=True):

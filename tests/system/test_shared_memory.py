@@ -66,12 +66,3 @@ def test_versions_may_skip():
         weights.publish(version, [torch.full((1,), version)])
     assert weights.versions == [7, 9]
     assert [weights.read(version)[0].item() for version in (7, 9)] == [7.0, 9.0]
-
-
-@pytest.mark.parametrize("version", [0, 3, 4])
-def test_versions_may_not_go_back(version):
-    weights = SharedWeights([torch.zeros(1)], size=3)
-    weights.publish(4, [torch.ones(1)])
-    with pytest.raises(ValueError, match=f"version {version} is not newer than 4"):
-        weights.publish(version, [torch.zeros(1)])
-    assert torch.equal(weights.read(4)[0], torch.ones(1))
