@@ -4,7 +4,7 @@ import csv
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ignite.engine import Engine
 from ptan.ignite import EndOfEpisodeHandler
@@ -63,6 +63,8 @@ def expected(rollouts, goals):
 
 
 @settings(max_examples=30, deadline=None)
+@example([[3] * 30], 0)  # the goal is passed by too few episodes
+@example([[3] * 14 + [-3] * 90], 0)  # the first means are higher than that of a hundred episodes
 @given(st.lists(st.lists(st.integers(-3, 3), max_size=40), min_size=1, max_size=60), st.integers(0, 8))
 def test_goals_and_best_means_are_those_of_a_simple_count(changes, speed):
     """Returns are a random walk that drifts upward."""
@@ -130,6 +132,7 @@ def test_the_counts_continue_after_a_resume():
     after = Episodes(CountingSource(), 18.0)
     after.load_state_dict(before.state_dict())
     assert (after.count, list(after.returns), after.first, after.best_mean) == (2, [1.0, 3.0], [1.0, 3.0], -math.inf)
+    assert (after.smoothed, after.smoothed_length) == (before.smoothed, before.smoothed_length)
     assert after.seconds > before.seconds - 1
 
 
