@@ -15,7 +15,7 @@ from lib.errors import UsageError
 from lib.hyperparameters import HELP, HYPERPARAMS, OWN, RunParameters, assigned, explain, settings_of
 from lib.run import tracking
 from lib.run.folder import find, read_params, trusted_id
-from lib.run.options import DEFAULT_RUNS_DIR, RunOptions, affecting_results, changeable_on_resume, usable_device
+from lib.run.options import CHANGEABLE, DEFAULT_RUNS_DIR, RunOptions, affecting_results, usable_device
 
 Argv = Sequence[str] | None
 Resolved = tuple[RunParameters, RunOptions]
@@ -150,8 +150,7 @@ def _resume(parser: Parser, argv: Argv, script: str, options: Values, defaults: 
     fields = dataclasses.asdict(params) | _fields_for(params.env_name, config, env_id)
     requested = _params(parser.kind, fields, options.pop("set", []))
     of_run = {name: recorded["knobs"].get(name, default) for name, default in defaults.items()}
-    changeable = changeable_on_resume(of_run)
-    if "address" in changeable:
+    if "address" in of_run:
         of_run["address"] = None  # the nodes of a cluster run code here, so the user has to name it again
     # None stands for the options that this command line leaves out.
     on_command_line = parser.parse(argv, argparse.Namespace(**dict.fromkeys(defaults)))[1]
@@ -161,7 +160,7 @@ def _resume(parser: Parser, argv: Argv, script: str, options: Values, defaults: 
     others = ("game", "seed", "init")
     before = dataclasses.asdict(params) | of_run | {name: recorded.get(name) for name in others}
     after = dataclasses.asdict(requested) | {name: options[name] for name in others if name in options}
-    after |= {name: value for name, value in given.items() if name not in changeable}
+    after |= {name: value for name, value in given.items() if name not in CHANGEABLE}
     after = json.loads(json.dumps(after, default=str))  # as params.json has them
     changes = [f"{name} is {before[name]!r}, not {value!r}" for name, value in after.items() if before[name] != value]
     if changes:

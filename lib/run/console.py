@@ -27,7 +27,7 @@ from lib.run.checkpoint import BEST
 from lib.run.episodes import WINDOW, Episodes, format_return
 from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.run.folder import read_params
-from lib.run.options import RunOptions, changeable_on_resume
+from lib.run.options import CHANGEABLE, RunOptions
 from lib.run.speed import Speed, format_rate
 from lib.run.stopping import NOT_FINITE, SOLVED
 from lib.system.clock import format_duration, format_estimate, since_process_start
@@ -316,7 +316,7 @@ def _again(run: Path, options: RunOptions) -> list[str]:
     --time-limit and --quiet are left out: they are about a process, not about the run.
     """
     recorded = read_params(run).get("knobs", {})
-    both = sorted(changeable_on_resume(options.knobs) & recorded.keys())
+    both = sorted(CHANGEABLE & options.knobs.keys() & recorded.keys())
     given = {
         "evaluate_every": options.evaluate_every,
         "record_every": options.record_every,

@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +15,13 @@ from lib.system.files import PROJECT
 
 DEFAULT_RUNS_DIR = PROJECT / "runs"
 
-# Options of cli.add_engine_options, and --actor-cpus of 03_ppo_actors.py.
-ACTOR_OPTIONS = frozenset({"engine", "patience", "address", "actor_cpus"})
-
-
-def changeable_on_resume(knobs: Iterable[str]) -> frozenset[str]:
-    """Return which of a script's own options a resumed run may change, because no result depends on them.
-
-    Only in a script with --engine do these names mean options of actors.
-    """
-    names = frozenset(knobs)
-    return names & ({"async_envs"} | (ACTOR_OPTIONS if "engine" in names else set()))
+# Options of scripts on which no result depends, so that a resumed run may change them.
+CHANGEABLE = frozenset({"async_envs", "engine", "patience", "address", "actor_cpus"})
 
 
 def affecting_results(knobs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the script's own options on which results depend."""
-    changeable = changeable_on_resume(knobs)
-    return {name: value for name, value in knobs.items() if name not in changeable}
+    return {name: value for name, value in knobs.items() if name not in CHANGEABLE}
 
 
 @dataclasses.dataclass(frozen=True)

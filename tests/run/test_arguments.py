@@ -82,7 +82,7 @@ def test_a_script_has_the_books_hyperparameters_and_its_options_as_attributes():
         (["--stop-after", "1.5e0"], "'1.5e0' is not a whole number"),
         (["--stop-after", "many"], "'many' is not a whole number"),
         (["--seed", "5000000000"], "'5000000000' is not a whole number, at least 0 and at most 4294967295"),
-        (["--resume", "no-such-run"], "no run 'no-such-run'"),
+        (["--resume", "no-such-run"], "no run folder 'no-such-run'"),
         (["--resume", str(Path(__file__).parent)], "not a run: it has no params.json"),
         (["--gam", "pong"], "unrecognized arguments: --gam pong"),
     ],
