@@ -48,14 +48,15 @@ def test_scalars_are_written_by_episode_and_by_agent_step(tmp_path, recwarn):
             Events.ITERATION_COMPLETED(once=150), lambda engine: engine.state.metrics.update(values=2.0)
         )
 
-    returns = {step: float(step) for step in range(5, 65, 5)}
-    run(CountingSource(returns), 300, tmp_path, set_later, extra=["values"], epsilon=None)
+    source = CountingSource({step: float(step) for step in range(1005, 1065, 5)})
+    source.steps_done = 1000
+    run(source, 300, tmp_path, set_later, extra=["values"], epsilon=None)
     written = scalars(tmp_path)
-    assert written["episodes/reward"] == [(n, 5.0 * n) for n in range(1, 13)]
+    assert written["episodes/reward"] == [(n, 1000 + 5.0 * n) for n in range(1, 13)]
     assert [step for step, _ in written["episodes/mean_100"]] == [10, 11, 12]
-    assert [step for step, _ in written["episodes_by_step/mean_100"]] == [50, 55, 60]
-    assert written["train/loss"] == [(step, pytest.approx(1 / step)) for step in (100, 200, 300)]
-    assert written["train/values"] == [(200, 2.0), (300, 2.0)]  # set after 150 iterations
+    assert [step for step, _ in written["episodes_by_step/mean_100"]] == [1050, 1055, 1060]
+    assert written["train/loss"] == [(1000 + n, pytest.approx(1 / n)) for n in (100, 200, 300)]
+    assert written["train/values"] == [(1200, 2.0), (1300, 2.0)]  # set after 150 iterations
     assert "train/epsilon" not in written
     assert not [each for each in recwarn if "metric" in str(each.message) or "can not log" in str(each.message)]
 
