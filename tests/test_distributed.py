@@ -127,7 +127,12 @@ def test_a_run_on_ray_ends_all_processes_that_it_has_started(tmp_path, number, l
 def test_a_run_whose_actors_hang_ends_on_a_signal(tmp_path):
     options = ("--env-id", "fakes:Failing-hang-v0", *SMALL, "--set", "epochs=1", "--quiet", "--patience", 1000)
     process = start(ACTORS, *options, "--runs-dir", tmp_path)
-    wait_for(lambda: any(int(row[1]) > 320 for run in tmp_path.iterdir() for row in episodes_of(run)[1:]), process)
+    wait_for(
+        lambda: any(
+            int(row[1]) > 320 for file in tmp_path.glob("*/episodes.csv") for row in episodes_of(file.parent)[1:]
+        ),
+        process,
+    )
     time.sleep(1)  # by then, the actors hang
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)

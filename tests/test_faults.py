@@ -3,7 +3,6 @@
 import itertools
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +21,6 @@ from running import (
     result_of,
     run,
     run_by_itself,
-    start,
     start_program,
     trusting,
     wait_for,
@@ -180,20 +178,6 @@ def test_the_death_of_make_ends_training_and_tensorboard(tmp_path):
     _, alive = psutil.wait_procs(everyone, timeout=30)
     assert alive == []
     assert result_of(folder(tmp_path))["stopped"] == "SIGTERM"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", [BASELINE, NATIVE, Path("distributed/03_ppo_actors.py")])
-def test_a_run_whose_folder_is_deleted_does_not_say_that_it_is_kept(tmp_path, script):
-    small = (*(SMALL_PPO if script.parts[0] == "distributed" else SMALL_DQN), *assignments("checkpoint_every=64"))
-    process = start(script, "--env-id", "fakes:Catch-v0", *small, "--quiet", "--runs-dir", tmp_path)
-    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt")), process)
-    shutil.rmtree(folder(tmp_path).rename(tmp_path / "away"))
-    _, output = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert output.strip().splitlines()[-1].startswith("error: No such file or directory: ")
-    assert output.strip().endswith("If it or its folder was deleted or moved, put it back")
-    assert "Traceback" not in output
 
 
 @pytest.mark.long

@@ -242,27 +242,7 @@ def test_a_run_that_ends_at_its_own_step_limit_is_evaluated_too(ends, refused, t
     assert ends(PPO, *resuming(path), "--quiet")[0] == 0
     assert result_of(path) == result
     assert not differences(before, checkpoint_of(path))
-    assert "is at step 640" in refused(PPO, *resuming(path))
-
-
-def test_textbook_ppo_is_not_trained_beyond_the_end_of_its_learning_rate(ends, refused, tmp_path):
-    options = (*VECTORS, *small(PPO), "--set", "max_steps=640", "--runs-dir", tmp_path)
-    message = refused(PPO, *options, "--stop-after", 641)
-    assert message.startswith(
-        "error: --stop-after 641 is beyond max_steps, 640, at which the learning rate has fallen to 0"
-    )
-    assert list(tmp_path.iterdir()) == []
-    code, output, errors = ends(PPO, *options, "--quiet", "--set", "stop_reward=none", "--stop-after", 640)
-    assert code == 0, errors
-    assert "# watch it play" in output
-    assert "# play 100 episodes" in output
-    message = refused(PPO, *resuming(folder(tmp_path)), "--stop-after", 640)
-    assert "is at step 640, and lacks its final evaluation; leave out --stop-after to play it" in message
-    code, output, errors = ends(PPO, *resuming(folder(tmp_path)), "--quiet")
-    assert code == 0, errors
-    assert "Evaluation: mean return" in output
-    message = refused(PPO, *resuming(folder(tmp_path)))
-    assert "is at step 640, where its learning rate has fallen to 0; start a new run with --set max_steps=" in message
+    assert "is already at step 640" in refused(PPO, *resuming(path))
 
 
 @pytest.fixture(scope="module")
@@ -274,21 +254,16 @@ def solved(tmp_path_factory):
     return folder(runs_dir)
 
 
-@pytest.mark.parametrize(
-    ("place", "stopped"), [((evaluation, "evaluate"), "evaluation"), ((curve, "draw_curve"), "learning curve")]
-)
-def test_a_solved_run_keeps_its_result_if_what_comes_after_it_is_stopped(
-    solved, tmp_path, ends, monkeypatch, place, stopped
-):
+def test_a_solved_run_keeps_its_result_if_what_comes_after_it_is_stopped(solved, tmp_path, ends, monkeypatch):
     path = tmp_path / solved.name
     shutil.copytree(solved, path)
     result = result_of(path)
     assert result["evaluation"]
 
-    monkeypatch.setattr(*place, Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(curve, "draw_curve", Mock(side_effect=KeyboardInterrupt))
     code, output, _ = ends(BASELINE, *resuming(path), "--quiet")
     assert code == 0
-    assert f"The {stopped} was stopped; the run is saved." in output
+    assert "The learning curve was stopped; the run is saved." in output
     assert result_of(path) | {"evaluation": None} == result | {"evaluation": None}
     assert result_of(path)["evaluation"]["returns"] == result["evaluation"]["returns"]
 

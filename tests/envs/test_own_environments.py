@@ -46,7 +46,6 @@ def test_every_script_runs_on_own_environments_and_never_takes_an_invalid_action
         2,
         "--epsilon",
         0.5,
-        "--quiet",
     )
 
 

@@ -55,3 +55,5 @@ def update(model, optimizer, rollout, settings):
             optimizer.param_groups[0]["lr"] /= 1.5
         elif target is not None and settings.epochs > 1 and divergence < target / 2:
             optimizer.param_groups[0]["lr"] *= 1.5
+        if target is not None:
+            optimizer.param_groups[0]["lr"] = min(optimizer.param_groups[0]["lr"], settings.learning_rate_max)

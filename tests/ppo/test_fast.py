@@ -46,7 +46,7 @@ def test_metrics_and_the_norm_of_the_gradient_worked_by_hand():
         value_targets=torch.tensor([3.0, 5.0, 7.0, 9.0]),
     )
     sgd = torch.optim.SGD(model.parameters(), lr=1.0)
-    trainer = trainer_of(model, sgd, epochs=1, entropy=0.5, kl_target=1e-3, gradient_norm=0.01)
+    trainer = trainer_of(model, sgd, epochs=1, entropy=0.5, kl_target=1e-3, gradient_norm=0.01, learning_rate_max=1.0)
     before = torch.cat([weights.detach().flatten().clone() for weights in model.parameters()])
     metrics = trainer.learn(transitions)
     # The first normalisation of the values changes no weights, so only the optimizer has moved them.
@@ -88,7 +88,7 @@ def test_the_divergence_of_a_single_minibatch_is_measured_after_its_step(rate, f
     torch.manual_seed(0)
     model = small_model()
     sgd = torch.optim.SGD(model.parameters(), lr=rate)
-    trainer = trainer_of(model, sgd, epochs=1, minibatch=4, kl_target=0.01, gradient_norm=1.0)
+    trainer = trainer_of(model, sgd, epochs=1, minibatch=4, kl_target=0.01, gradient_norm=1.0, learning_rate_max=1e9)
     trainer.learn(random_transitions())
     assert sgd.param_groups[0]["lr"] == pytest.approx(rate * factor)
 

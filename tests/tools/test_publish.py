@@ -100,4 +100,4 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(refused, model, origin
     data[len(data) // 2] ^= 1
     network.write_bytes(data)
     assert f"{network} is damaged" in refused(PPO, *shown, *SMALL[PPO], code=1)
-    assert not (tmp_path / "runs").exists()
+    assert not list((tmp_path / "runs").iterdir())
