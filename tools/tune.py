@@ -46,7 +46,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-DEFAULT_SPACE = ["learning_rate=1e-5:1e-2", "gamma=0.9,0.95,0.98,0.99,0.995"]
+DEFAULT_SPACE = ["learning_rate=1e-5:1e-2", "gamma=0.95,0.98,0.99,0.995"]
 FIRST_COMPARISON = 1000  # agent steps after which a trial is compared with others; then twice as many, and so on
 
 
