@@ -23,7 +23,6 @@ class ExperienceSource(Protocol):
         steps_done: agent steps so far, over all environments.
         clock: seconds spent in each of PARTS.
         frame_skip: emulator frames per agent step; 1 if the environment is not an Atari game.
-        native: whether ale_py's native vector environment steps the games.
         on_step: function that the source calls with the number of new agent steps.
         stop_asked: function that returns whether the run was asked to stop. The run sets it. Sources
             that wait for other processes call it.
@@ -35,7 +34,6 @@ class ExperienceSource(Protocol):
     steps_done: int
     clock: Stopwatch
     frame_skip: int = 1
-    native: bool = False
     on_step: Callable[[int], object] = staticmethod(lambda steps: None)
     stop_asked: Callable[[], bool] = staticmethod(lambda: False)
 

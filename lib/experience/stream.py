@@ -78,7 +78,6 @@ class Stream(ExperienceSource):
         steps_done: agent steps so far, over the environments of this stream.
         clock: seconds spent in "environment".
         on_reset: called with steps_done and the environments, (num_envs,) bool, before a reset with new seeds; or None.
-        native: whether ale_py's native vector environment steps the games.
         interrupted_states: (num_envs, ...) last states of the episodes that were interrupted because the environments
             could not be restored from a checkpoint, or a step raised an error. The ring sets it to None once it has
             truncated them.
@@ -95,7 +94,7 @@ class Stream(ExperienceSource):
         self.steps_done = 0
         self.clock = Stopwatch()
         self.frame_skip = vector_env.vector_frame_skip(envs)
-        self.native = vector_env.is_native(envs)
+        self._native = vector_env.is_native(envs)
         self.on_reset: Callable[[int, np.ndarray], object] | None = None
         self.interrupted_states: np.ndarray | None = None
         self._states_before_step: np.ndarray | None = None  # of a step that is unfinished or not stored
@@ -187,7 +186,7 @@ class Stream(ExperienceSource):
 
     def _record_no_ops(self, infos: Mapping[str, Any], started: np.ndarray) -> None:
         """Record the emulator frames that native games have played before the first state of a new episode."""
-        if self.native:
+        if self._native:
             frames = infos["episode_frame_number"]
             self._no_ops = frames.copy() if self._no_ops is None else np.where(started, frames, self._no_ops)
 

@@ -91,7 +91,6 @@ class Segments(ExperienceSource):
         self.actors: Actors | None = None
         self._restoring: TaskProgress | None = None
         self.frame_skip = acting.env_facts.frame_skip
-        self.native = self.frame_skip > 1
         self._handles = [_Handle(acting.seed, acting.env_range(index)) for index in range(acting.actors)]
         self._episodes: list[Episode] = []
         self._lags: deque[int] = deque([0], maxlen=acting.actors)  # lags of the last segments, in updates

@@ -25,19 +25,12 @@ def count_at_limit(lengths: Sequence[int]) -> int:
 
 
 class EpisodeResult(NamedTuple):
-    """A finished episode.
+    """A finished episode."""
 
-    Attributes:
-        number: index of the episode in the evaluation.
-        total: undiscounted return.
-        length: agent steps.
-        digest: hash of all states.
-    """
-
-    number: int
-    total: float
-    length: int
-    digest: bytes
+    number: int  # index of the episode in the evaluation
+    total: float  # undiscounted return
+    length: int  # agent steps
+    digest: bytes  # hash of all states
 
 
 class EpisodePlayer:
@@ -69,12 +62,7 @@ class EpisodePlayer:
         self._statistics = statistics
 
     def start(self, seed: int, number: int) -> None:
-        """Start an episode.
-
-        Args:
-            seed: seed of the evaluation. The episode's own seed is derived from it.
-            number: index of the episode in the evaluation.
-        """
+        """Start an episode. Its seed is derived from that of the evaluation and its index there, `number`."""
         self.random = np.random.default_rng(tagged_seed("evaluation actions", seed, number))
         self.result = None
         self._number = number

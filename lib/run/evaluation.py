@@ -67,21 +67,17 @@ def evaluate(
     progress: bool = False,
     processes: int | None = None,
 ) -> dict[str, Any]:
-    """Play whole episodes.
+    """Play whole episodes, and return their statistics; see `summary`.
 
     They are played in groups. A group always has the same episodes, played in the same steps. So the results do not
     depend on the number of processes.
 
     Args:
-        policy: see EpisodePlayer.play.
-        make_env: function that makes an environment; see single_env.make_env.
+        policy, make_env: see EpisodePlayer.play and single_env.make_env.
         episodes: number of episodes.
         seed: seed of the evaluation.
         progress: show the progress.
         processes: number of processes; None for one per core if the evaluation takes longer than SHORT.
-
-    Returns:
-        See `summary`.
     """
     groups = [range(start, min(start + GROUP, episodes)) for start in range(0, episodes, GROUP)]
     workers = min(processes or cores(), len(groups))
@@ -127,10 +123,7 @@ def _play_groups(
 
 
 def _play_in_processes(
-    task: Task,
-    groups: Sequence[range],
-    workers: int,
-    done: Callable[[EpisodeResult], object],
+    task: Task, groups: Sequence[range], workers: int, done: Callable[[EpisodeResult], object]
 ) -> None:
     """Play groups side by side. If one fails, or the evaluation is interrupted, the other processes are killed."""
     payload = cloudpickle.dumps(task)
@@ -162,10 +155,8 @@ def _play_in_worker(payload: bytes, group: range) -> list[EpisodeResult]:
 def summary(results: Iterable[EpisodeResult]) -> dict[str, Any]:
     """Return statistics of episodes.
 
-    Returns:
-        "mean", "std", "min" and "max" of the returns; the lists "returns" and "lengths", in the order of the episodes'
-        numbers; the number of "episodes"; and "distinct", the number of episodes that differ in return, length or any
-        state.
+    They are "mean", "std", "min" and "max" of the returns; the lists "returns" and "lengths", in the order of the
+    episodes' numbers; the number of "episodes"; and "distinct", how many differ in return, length or any state.
     """
     ordered = sorted(results)
     returns = [result.total for result in ordered]
@@ -185,10 +176,6 @@ def is_clearly_below(result: Mapping[str, Any], training: Sequence[float]) -> bo
     """Return whether the mean return of an evaluation is below that of training by more than three standard errors.
 
     They cannot be compared if all episodes were cut at MAX_STEPS, or if fewer than two training episodes have ended.
-
-    Args:
-        result: result of `evaluate`.
-        training: returns of training episodes.
     """
     if len(training) < 2:
         return False

@@ -168,7 +168,7 @@ def setup_ignite(
         if replayer is not None:
             assert options.record_every is not None
             recorder = videos.Recorder(
-                replayer, folder.path, options.record_every, episodes, source.native, speed.paused, stopper.interrupted
+                replayer, folder.path, options.record_every, episodes, speed.paused, stopper.interrupted
             )
             episode_file.video = lambda: recorder.video
             if tracker is not None:

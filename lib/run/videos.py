@@ -48,9 +48,7 @@ FrameSink = Callable[[np.ndarray], object]
 
 
 class Video:
-    """WebM file that is written frame by frame, used as a context manager.
-
-    At the end of the block it is removed, unless `keep` has given it its name.
+    """WebM file that is written frame by frame. The end of a `with` block removes it, unless `keep` has named it.
 
     Args:
         path: file to write until then. Its folder is created.
@@ -76,10 +74,7 @@ class Video:
         self._path.unlink(missing_ok=True)
 
     def write(self, frame: np.ndarray) -> None:
-        """Append a frame.
-
-        Args:
-            frame: RGB image of shape (height, width, 3) and dtype uint8. All frames have the same shape.
+        """Append an RGB frame, (height, width, 3) uint8. All frames have the same shape.
 
         Raises:
             UsageError: if the frame has another shape or dtype, or if OpenCV cannot write the file.
@@ -100,9 +95,8 @@ class Video:
             writer = cv2.VideoWriter(name, codec, self._frames_per_second, (width, height))
         if not writer.isOpened():
             raise UsageError(
-                f"OpenCV {cv2.__version__} cannot write {self._path} with {width} x {height} pixels: frames are larger "
-                f"than 16,383 pixels, the folder cannot be written to, or there is no {CODEC} encoder. To install the "
-                "encoder: pip install --force-reinstall opencv-python-headless"
+                f"OpenCV {cv2.__version__} cannot write {self._path} with {width} x {height} pixels. A side may have "
+                "16,383 at most. For a missing encoder: pip install --force-reinstall opencv-python-headless"
             )
         return writer
 
@@ -186,7 +180,6 @@ class EpisodeReplayer:
     Attributes:
         env: environment for all other episodes.
         frames_per_second: agent steps in one second of the game.
-        repeat_action_probability: probability of sticky actions in an Atari game; 0.0 for other environments.
 
     Raises:
         UsageError: if the environment cannot render or no video can be written on this machine.
@@ -206,10 +199,6 @@ class EpisodeReplayer:
                 f"--record-every cannot record {env_id}: {error}. Run it without --record-every"
             ) from error
         self.frames_per_second = frames_per_second(self.env)
-        self.repeat_action_probability = 0.0
-        if is_atari(self.env):
-            emulator: Any = self.env.unwrapped
-            self.repeat_action_probability = emulator.ale.getFloat("repeat_action_probability")
 
     def play(
         self,
@@ -218,11 +207,10 @@ class EpisodeReplayer:
         sink: FrameSink,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Playback | None:
-        """Replay an episode.
+        """Replay an episode of training from its trace.
 
         Args:
-            episode: return and length of the episode in training.
-            trace: seed and actions to replay.
+            episode, trace: episode and its trace.
             sink: function that receives every rendered frame (height, width, 3), including the first and the last.
             stopped: function that is called before every step. The replay is abandoned if it returns True.
 
@@ -315,7 +303,6 @@ class Recorder:
         run: run folder. Videos are written to its subfolder FOLDER.
         every: interval between recorded episodes.
         episodes: counter of finished episodes.
-        native: True if the run plays ale_py's native environments.
         untimed: function that returns a context manager; time spent in it does not count as training.
         stopped: function that returns True if the run has to end at once. The current video is then left out.
         on_video: function that receives the path of each new video.
@@ -326,29 +313,17 @@ class Recorder:
     run: Path
     every: int
     episodes: Episodes
-    native: bool
     untimed: Untimed
     stopped: Callable[[], bool]
     on_video: Callable[[Path], object] = lambda path: None
     video: str = ""
-
-    def __post_init__(self) -> None:
-        self._warned: set[str] = set()  # kinds of warnings that were logged
-        sticky = self.replayer.repeat_action_probability
-        self._repeatable = not (self.native and sticky > 0.0)
-        if not self._repeatable:
-            log.warning(
-                "No videos will be recorded. This game repeats actions at random (repeat_action_probability %g), and "
-                "native environments do not report when, so its episodes cannot be replayed. Use a game without "
-                "sticky actions, such as PongNoFrameskip-v4, or one of the scripts 00 to 04 of chapter 9.",
-                sticky,
-            )
+    _warned: set[str] = dataclasses.field(default_factory=set)  # kinds of warnings that were logged
 
     def __call__(self, engine: Engine) -> None:
         self.video = ""
         number, episode = self.episodes.count, self.episodes.last
         assert episode is not None
-        if not self._repeatable or number % self.every:
+        if number % self.every:
             return
         try:
             with self.untimed(), undisturbed():
@@ -368,7 +343,8 @@ class Recorder:
             elif not playback.matches:
                 self._warn_once(
                     "No video of episode %d: in training it had a return of %g in %d steps. Its replay had a return of "
-                    "%g in %d steps, or another last state. The environment is not deterministic.",
+                    "%g in %d steps, or another last state. The environment is not deterministic, or it repeats "
+                    "actions at random.",
                     *(number, episode.total, episode.length, playback.total, playback.length),
                 )
             else:

@@ -255,14 +255,14 @@ def test_a_seeded_game_is_replayed_even_with_sticky_actions():
 class Recording:
     """A recorder in which tests finish episodes by hand."""
 
-    def __init__(self, run, env_id="fakes:Shown-v0", every=1, native=False):
+    def __init__(self, run, every=1):
         self.folder = run / "videos"
         self.untimed_blocks, self.announced = 0, []
         self.stopping = False
         self.episodes = SimpleNamespace(count=0, last=None)
-        self.replayer = EpisodeReplayer(env_id)
+        self.replayer = EpisodeReplayer("fakes:Shown-v0")
         self.recorder = videos.Recorder(
-            self.replayer, run, every, self.episodes, native, self.untimed, lambda: self.stopping, self.announced.append
+            self.replayer, run, every, self.episodes, self.untimed, lambda: self.stopping, self.announced.append
         )
 
     @contextmanager
@@ -369,16 +369,6 @@ def test_after_a_resume_a_video_replaces_that_of_the_same_episode_and_later_ones
     assert recording.files == (kept - {"episode-1-return-7.webm"}) | {name}
     assert recording.finish(Episode(1.0, 6, 60, 1.0)) == ""
     assert "No video of episode 2: it ended before the run was resumed" in caplog.text
-
-
-def test_only_a_native_game_with_sticky_actions_cannot_be_recorded(tmp_path, caplog):
-    Recording(tmp_path, STICKY, native=False)
-    Recording(tmp_path, SHORT, native=True)
-    assert caplog.text == ""
-    recording = Recording(tmp_path, STICKY, native=True)
-    assert "repeat_action_probability 0.25" in caplog.text
-    assert recording.finish(catch_episode()) == ""
-    assert recording.files == set()
 
 
 @pytest.mark.parametrize(
