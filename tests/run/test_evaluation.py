@@ -72,16 +72,6 @@ def test_each_number_of_no_ops_starts_one_atari_episode_before_any_is_repeated(m
     assert first[5] == first[0]
 
 
-def test_an_episode_of_a_game_with_sticky_actions_does_not_depend_on_the_episodes_before_it():
-    def states(*numbers):
-        player = EpisodePlayer(make_env("ALE/Pong-v5?noop_max=0"))
-        for number in numbers:
-            player.start(1, number)
-        return [player.state, *(player.step(action) or player.state for action in [2, 3] * 30)]
-
-    assert all(np.array_equal(one, two) for one, two in zip(states(10), states(3, 10), strict=True))
-
-
 def test_an_endless_episode_is_cut_and_reported(monkeypatch, caplog):
     monkeypatch.setattr(episode_player, "MAX_STEPS", 5)
     metrics = evaluate(always(0), lambda: Counting(100), episodes=2)

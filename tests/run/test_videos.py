@@ -131,35 +131,28 @@ def newest_frames(item):
     return rollout.states[..., -1].numpy().copy()
 
 
-def episode_ends(item):
-    """True where an episode ended, (steps, environments); None for single transitions."""
-    if isinstance(item, ExperienceFirstLast):
-        return None
-    if isinstance(item, tuple):
-        return (item[3] | item[4])[None]
-    rollout = join_segments(item) if isinstance(item, list) else item
-    return rollout.ended.numpy().copy()
-
-
-def items_of(source):
-    """Yield frames and episode ends of all items of a source, including segments that only normalise the network."""
+def frames_of(source):
+    """Yield the frames of all items of a source, including segments that only normalise the network."""
     normalising = []
     if isinstance(source, Segments):
         source.learner.normalise_by = normalising.append  # type: ignore[assignment]
     for item in source:
         for each in (*normalising, item):
-            yield newest_frames(each), episode_ends(each)
+            yield newest_frames(each)
         normalising.clear()
 
 
 def play(build, env_id, num_envs, count):
-    """Play `count` items, half of them with a second source that is restored from the first one's state."""
+    """Play `count` items, half of them with a second source that is restored from the first one's state.
+
+    Return their frames and the episodes.
+    """
     first, second = build(env_id, num_envs), build(env_id, num_envs)
     items, episodes = [], []
     for source in (first, second):
         if source is second:
             source.load_state_dict(first.state_dict())
-        for _, item in zip(range(count // 2), items_of(source), strict=False):
+        for _, item in zip(range(count // 2), frames_of(source), strict=False):
             items.append(item)
             episodes += source.pop_episodes()
     first.close()
@@ -176,7 +169,7 @@ def test_a_replay_shows_exactly_the_states_of_the_episode(monkeypatch, build, co
     monkeypatch.setattr(Stream, "RESEED_EVERY", 90)  # a seeded reset in the middle of a rollout
     items, episodes = play(build, CODED, 4, count)
     # In CODED the first four pixels identify the episode (two numbers), the step, and all earlier actions.
-    acted_in = [tuple(code) for frames, _ in items for code in frames[:, :, 0, :4].reshape(-1, 4).tolist()]
+    acted_in = [tuple(code) for frames in items for code in frames[:, :, 0, :4].reshape(-1, 4).tolist()]
     assert len(episodes) > 20
     assert len({episode.length for episode in episodes}) > 5
     replayer = EpisodeReplayer(CODED)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from running import PROJECT, run, start, start_program
+from running import PROJECT, start, start_program
 
 LOOK = Path("tools/look.py")
 
@@ -62,10 +62,3 @@ def test_a_module_in_the_current_folder_is_found(tmp_path):
     program = f"import runpy; runpy.run_path({str(PROJECT / LOOK)!r}, run_name='__main__')"
     output, errors = start_program(program, tmp_path, "own_game:Own-v0", "--episodes", 5).communicate()
     assert "length        mean 7 steps, 7 to 7" in output, errors
-
-
-def test_a_game_that_cannot_be_played_is_refused_in_one_line():
-    process = run(LOOK, "fakes:Continuous-v0")
-    assert process.returncode == 2
-    assert "action space" in process.stderr
-    assert process.stderr.count("\n") == 1
