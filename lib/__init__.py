@@ -6,9 +6,7 @@ runs in any Python 3, also without packages.
 
 import os
 import sys
-from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
 
 # Packages that scripts and tools import. Extras, such as Ray, have messages of their own.
 PACKAGES = {
@@ -54,12 +52,3 @@ if sys.version_info < (3, 11):  # noqa: UP036 - a system's own Python may be old
 # on it. libgomp reads this variable when torch is imported.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-
-# ignite imports torch.distributed.optim for one class, with which it compares types. Its imports would take a third of
-# a script's start, so ignite gets an empty class. Later imports find torch's own module.
-if all(map(find_spec, ("ignite", "torch"))) and not {"ignite", "torch.distributed.optim"} & sys.modules.keys():
-    stand_in = ModuleType("torch.distributed.optim")
-    stand_in.ZeroRedundancyOptimizer = type("ZeroRedundancyOptimizer", (), {})  # type: ignore[attr-defined]
-    sys.modules["torch.distributed.optim"] = stand_in
-    import_module("ignite")
-    del sys.modules["torch.distributed.optim"]

@@ -125,7 +125,7 @@ needs_namespaces = pytest.mark.skipif(
 @pytest.mark.slow
 def test_a_time_limit_ends_a_run_whose_environment_hangs(tmp_path):
     hang = ("--env-id", "fakes:Failing-hang-v0", *SMALL[BASELINE], "--quiet", "--runs-dir", tmp_path)
-    process = run(BASELINE, *hang, "--time-limit", 8)
+    process = run(BASELINE, *hang, "--time-limit", 16)
     assert process.returncode == 1
     assert "error: a call of the environment did not return before the time limit" in process.stderr
     assert "The last complete iteration is saved" in process.stderr + process.stdout
