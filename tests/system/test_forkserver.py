@@ -16,7 +16,8 @@ sys.path.insert(0, {folder!r})
 import gc, json, os, random
 import numpy as np
 import torch
-from lib.nets import losses  # the server imports it, too, and torch with it
+from lib.envs import checked_env  # the server imports it, too, and with gymnasium numpy.random
+from lib.nets import losses  # and torch
 from lib.system.processes import Child, start_server
 
 def report(connection):
