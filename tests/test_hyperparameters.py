@@ -57,7 +57,7 @@ def test_a_field_can_be_assigned_and_the_table_is_unchanged():
         ("replay_size", 1e5 + 0.5, "replay_size is 100000.5; it has to be a whole number"),
         ("replay_size", 2**63, "it has to be a whole number, at least 1 and at most 9223372036854775807"),
         ("replay_size", True, "replay_size is True; it has to be a whole number"),
-        ("gamma", 1.5, "gamma is 1.5; it has to be a finite number, at least 0 and at most 1"),
+        pytest.param("gamma", 1.5, "gamma is 1.5; it has to be a finite number, at least 0 and at most 1", id="gamma"),
         ("learning_rate", float("nan"), "learning_rate is nan; it has to be a finite number, above 0"),
         ("stop_reward", "high", "stop_reward is 'high'; it has to be a finite number, or none"),
         ("huber", 1, "huber is 1; it has to be true or false"),
@@ -94,7 +94,7 @@ def test_numbers_become_plain_ones_of_the_fields_type():
         pytest.param(
             PPO_FAST_HYPERPARAMS, {"minibatch": 48}, "a divisor of envs * rollout, 1024: one of 2, 4, 8", id="minibatch"
         ),
-        (PPO_FAST_HYPERPARAMS, {"clip": 1.5}, "a finite number, above 0 and at most 1"),  # inherited with its range
+        pytest.param(PPO_FAST_HYPERPARAMS, {"clip": 1.5}, "a finite number, above 0 and at most 1", id="inherited"),
     ],
 )
 def test_values_that_do_not_fit_together_are_refused_by_name(table, change, allowed):
