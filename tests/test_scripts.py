@@ -313,16 +313,15 @@ def test_an_environment_that_fails_leaves_the_last_checkpoint(tmp_path, how, cod
     assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] == 101
 
 
-def test_a_signal_ends_a_run_whose_environment_hangs_and_the_state_before_is_saved(tmp_path):
+def test_a_signal_ends_a_run_whose_environment_hangs(tmp_path):
     process = start(BASELINE, "--env-id", "fakes:Failing-hang-v0", *FAILING, "--runs-dir", tmp_path)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt")), process)
     time.sleep(1)  # the step after this checkpoint hangs
     process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=60)
+    errors = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + signal.SIGTERM
     assert re.search(r"error: a call of the environment did not return after SIGTERM\. .*fakes\.py \(step\)", errors)
     assert "\nRaised by fakes:Failing-hang-v0 (episode" in errors
-    assert "The last complete iteration is saved" in output + errors
     assert errors.splitlines()[-1].startswith("To continue: ")
 
 

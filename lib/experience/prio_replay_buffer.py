@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from lib.errors import UsageError
-from lib.experience.populating import RestartingIterator
 from lib.experience.priority_ring import LEAST_PRIORITY
 from lib.experience.sum_tree import SumTree
 
@@ -44,7 +43,7 @@ class PrioReplayBuffer:
         self.prob_alpha = prob_alpha
         self.beta = BETA_START
         self.buffer: list[ExperienceFirstLast] = []
-        self._transitions = RestartingIterator(exp_source)
+        self._transitions = iter(exp_source)
         self._position = 0
         self._highest = 1.0
         self._tree = SumTree(buf_size)  # priority ** prob_alpha

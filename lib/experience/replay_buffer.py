@@ -13,7 +13,6 @@ from ptan.experience import ExperienceFirstLast
 from lib.envs.frames import frame_layout, stacks_frames
 from lib.errors import UsageError
 from lib.experience import packing
-from lib.experience.populating import Additions, RestartingIterator
 from lib.system import memory
 
 log = logging.getLogger(__name__)
@@ -48,8 +47,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
 
     def __init__(self, experience_source: TransitionSource, buffer_size: int, saved: bool = True):
         super().__init__(None, buffer_size)
-        self.experience_source_iter: Iterator[ExperienceFirstLast] = RestartingIterator(experience_source)
-        self._additions = Additions()
+        self.experience_source_iter: Iterator[ExperienceFirstLast] = iter(experience_source)
         needed = self.forecast(experience_source.pool[0], buffer_size, saved)
         purpose = f"a replay buffer of {buffer_size:,} transitions needs"
         memory.require(purpose, buffer_size, needed, lambda fitting: f"try --set replay_size={fitting}")
@@ -67,11 +65,6 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         _, shape, dtype = frame_layout(env.observation_space, stacks_frames(env))
         frame_bytes = math.prod(shape) * dtype.itemsize
         return buffer_size * (frame_bytes * (2 if saved else 1) + cls.TRANSITION_BYTES)
-
-    def populate(self, samples: int) -> None:
-        """Add transitions. If an error interrupted the same call, add only the transitions that were still missing."""
-        for _ in self._additions.missing(samples):
-            self._add(next(self.experience_source_iter))
 
     def sample(self, batch_size: int) -> list[ExperienceFirstLast]:
         """Sample transitions uniformly, with replacement.
@@ -102,7 +95,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"pos": self.pos, "added": self._additions.made, "transitions": packing.pack(self.buffer)}
+        return {"pos": self.pos, "transitions": packing.pack(self.buffer)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         buffer, pos = packing.unpack(state["transitions"]), state["pos"]
@@ -110,4 +103,3 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         if len(buffer) > self.capacity or pos >= self.capacity or not (full or pos == len(buffer)):
             raise ValueError(f"position {pos} of {len(buffer)} transitions in a buffer of {self.capacity}")
         self.buffer, self.pos = buffer, pos
-        self._additions = Additions(state["added"])

@@ -16,7 +16,6 @@ from numpy.typing import DTypeLike
 from lib.envs.frames import frame_layout
 from lib.errors import UsageError
 from lib.experience.batch import Batch
-from lib.experience.populating import Additions, RestartingIterator
 from lib.experience.stream import ExperienceStream
 from lib.system import memory
 
@@ -76,7 +75,7 @@ class Ring:
             lambda fitting: f"--set replay_size={fitting} would fit",
         )
         self._source = source
-        self._source_steps = RestartingIterator[tuple[np.ndarray, ...]](() if source is None else source)
+        self._source_steps = iter(() if source is None else source)
         size = (self.length, num_envs)
         self._frames = np.zeros((*size, *frame_shape), dtype)
         self._actions = np.zeros(size, np.int64)
@@ -88,7 +87,6 @@ class Ring:
         self._final_frames: dict[tuple[int, int], np.ndarray] = {}
         self._episode_steps = np.zeros(num_envs, np.int64)  # steps of each environment since its reset
         self._steps_added = 0  # steps of each environment since the ring was created
-        self._additions = Additions()
         self._generator = np.random.default_rng(seed)
 
     @classmethod
@@ -194,30 +192,10 @@ class Ring:
         self._keep_final_frames(row, ~self._done[row], final_frames)
         self._done[row] = True
 
-    def _truncate_interrupted(self) -> None:
-        """Truncate the episodes that the source has interrupted, and mark them as handled."""
-        if self._source is not None and self._source.interrupted_frames is not None:
-            self.truncate_episodes(self._source.interrupted_frames)
-            self._source.interrupted_states = None
-
     def populate(self, steps: int) -> None:
-        """Add a number of agent steps from the source, rounded up to a multiple of num_envs.
-
-        If an error interrupted the same call, only the steps that were still missing are added.
-        """
-        for _ in self._additions.missing(steps, self.num_envs):
-            if self._source is None:
-                self.add(*next(self._source_steps))
-                continue
-            self._source.begin()  # may start new episodes
-            self._truncate_interrupted()
-            steps_done, added, states = self._source.steps_done, self._steps_added, self._source.states
-            try:
-                self.add(*next(self._source_steps))
-            except BaseException:
-                if self._source.steps_done > steps_done and self._steps_added == added:  # the ring lacks a step
-                    self._source.interrupt(states)
-                raise
+        """Add a number of agent steps from the source, rounded up to a multiple of num_envs."""
+        for _ in range(0, steps, self.num_envs):
+            self.add(*next(self._source_steps))
 
     def sample(self, batch_size: int) -> Batch:
         """Sample transitions uniformly, with replacement.
@@ -335,7 +313,6 @@ class Ring:
         state["final"] = [(row, env, torch.from_numpy(frame)) for (row, env), frame in self._final_frames.items()]
         state["begun"] = torch.from_numpy(self._episode_steps)
         state["added"] = self._steps_added
-        state["populated"] = self._additions.made
         state["draws"] = self._generator.bit_generator.state
         return state
 
@@ -353,9 +330,9 @@ class Ring:
                 raise ValueError(f"a final frame of row {row}, environment {env} in a ring of {rows} x {self.num_envs}")
         self._episode_steps = state["begun"].numpy().copy()
         self._steps_added = state["added"]
-        self._additions = Additions(state.get("populated", 0))  # earlier versions did not save it
         self._generator.bit_generator.state = state["draws"]
-        self._truncate_interrupted()
+        if self._source is not None and (frames := self._source.interrupted_frames) is not None:
+            self.truncate_episodes(frames)
 
 
 def _require_shape(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:

@@ -147,12 +147,6 @@ class Snapshot:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
-        state = current_format(state, len(self.starts))
-        shapes = {state["starts"].shape, state["actions"].shape[1:]}
-        if state["resets"] is not None:
-            shapes.add(state["resets"].shape)
-        if shapes != {self.starts.shape}:
-            raise ValueError(f"resets, starts or actions are not those of {len(self.starts)} environments")
         self.resets = None if state["resets"] is None else state["resets"].numpy().copy()
         self.starts = state["starts"].numpy().copy()
         self.states = None if state["states"] is None else state["states"].numpy()
@@ -161,11 +155,3 @@ class Snapshot:
         self._merged = len(self._blocks)
         self._length = len(actions)
         self._unneeded = 0
-
-
-def current_format(state: dict[str, Any], num_envs: int = 1) -> dict[str, Any]:
-    """Return the state of a snapshot. One of an earlier version has a single reset for all environments."""
-    if "reset" not in state:
-        return state
-    resets = None if state["reset"] is None else torch.full((num_envs,), state["reset"])
-    return {**state, "resets": resets, "starts": torch.zeros(num_envs, dtype=torch.int64)}

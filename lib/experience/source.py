@@ -23,11 +23,10 @@ from ptan.experience import ExperienceFirstLast
 
 from lib.envs.atari import EpisodicLife, frame_skip, statistics_wrapper
 from lib.envs.checked_env import wrappers
-from lib.errors import UsageError
 from lib.experience import packing
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
-from lib.experience.snapshot import REPLAYING, Snapshot, current_format
+from lib.experience.snapshot import REPLAYING, Snapshot
 from lib.system.clock import Stopwatch, since_process_start
 from lib.system.progress import TaskProgress
 from lib.system.seeds import episode_seed
@@ -90,18 +89,11 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
             if isinstance(each, EpisodicLife):
                 each.seed_starts_game = True  # an unfinished episode is restored from its seed and actions
         self._slots = [_Slot(env, snapshot_of(seed, first_env + index)) for index, env in enumerate(self.pool)]
-        self._pending: deque[tuple[int, int]] = deque()  # environments that still have to step in this round, actions
-        self._stepping: int | None = None  # environment whose step is being made
         self._ready: deque[ExperienceFirstLast] = deque()
         self._episodes: list[Episode] = []
 
     def __iter__(self) -> Iterator[ExperienceFirstLast]:
-        if self._stepping is not None:  # an error has interrupted its step, which it may have made in part
-            self._start_next_episode(self._stepping)
-            self._stepping = None
         while True:
-            while self._pending:  # first, because an error may have interrupted a round
-                self._step(*self._pending[0])
             while self._ready:
                 yield self._ready.popleft()
             for index, slot in enumerate(self._slots):
@@ -110,7 +102,8 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
             with self.clock("act"):
                 states = [slot.state for slot in self._slots]
                 actions, self.agent_states = self.agent(states, self.agent_states)
-            self._pending.extend((index, int(action)) for index, action in enumerate(actions))
+            for index, action in enumerate(actions):
+                self._step(index, int(action))
 
     def _reset(self, index: int, slot: _Slot) -> None:
         episode = slot.snapshot.episode
@@ -122,10 +115,8 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
 
     def _step(self, index: int, action: int) -> None:
         slot = self._slots[index]
-        self._stepping = index
         with self.clock("environment"):
             next_state, reward, terminated, truncated, info = slot.env.step(action)
-        self._pending.popleft()
         state, last_state = slot.state, None if terminated else next_state
         self._ready.append(ExperienceFirstLast(state, action, float(reward), last_state))
         self.steps_done += 1
@@ -138,22 +129,12 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
             length = int(slot.snapshot.steps_since_reset[0])
             trace = slot.snapshot.trace(0, length, state)
             self._episodes.append(Episode(total, length, self.steps_done, since_process_start(), trace))
-            self._next_episode(slot)
-        self._stepping = None
-        if slot.state is None:
-            self._reset(index, slot)
+            self._start_next_episode(index)
 
     def _start_next_episode(self, index: int) -> None:
-        """Start an environment's next episode although the last one has not ended."""
-        self._pending = deque(step for step in self._pending if step[0] != index)
-        self._next_episode(self._slots[index])
-        self._reset(index, self._slots[index])
-
-    @staticmethod
-    def _next_episode(slot: _Slot) -> None:
-        """Count the next episode before its reset, because the reset may raise an error."""
+        slot = self._slots[index]
         slot.snapshot.restart(slot.snapshot.episode + 1)
-        slot.state = None
+        self._reset(index, slot)
 
     def pop_episodes(self) -> list[Episode]:
         """Return the episodes that ended since the last call, oldest first."""
@@ -180,15 +161,9 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         If replaying the actions does not lead to the saved state, the environment starts its next episode.
 
         Raises:
-            UsageError: if the number of environments differs.
-            ValueError: if the shape of their states differs.
+            ValueError: if the number of environments or the shape of their states differs.
         """
-        if len(snapshots) != len(self._slots):
-            raise UsageError(
-                f"the saved run has {len(snapshots)} environments, but this run has {len(self._slots)}; "
-                "use the same number"
-            )
-        for index, (slot, saved) in enumerate(zip(self._slots, map(current_format, snapshots), strict=True)):
+        for index, (slot, saved) in enumerate(zip(self._slots, snapshots, strict=True)):
             slot.snapshot.restart(0 if saved["resets"] is None else int(saved["resets"][0]))
             if saved["states"] is None:
                 continue
@@ -203,22 +178,16 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
                 self._start_next_episode(index)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, the snapshots, and the transitions and episodes that have not been returned yet.
-
-        If an error has interrupted a round, its other actions are included.
-        """
+        """Return the counters, the snapshots, and the transitions and episodes that have not been returned yet."""
         return {
             "steps_done": self.steps_done,
             "snapshots": self.snapshots(),
-            "pending": list(self._pending),
             "ready": packing.pack(self._ready),
             "episodes": pack_episodes(self._episodes),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned; see `restore`."""
-        self._stepping = None
-        self._pending = deque(state.get("pending", ()))  # earlier versions lost the rest of an interrupted round
         self.restore(state["snapshots"])
         self.steps_done = state["steps_done"]
         self._ready = deque(packing.unpack(state["ready"]))

@@ -78,9 +78,8 @@ class Stream(ExperienceSource):
         steps_done: agent steps so far, over the environments of this stream.
         clock: seconds spent in "environment".
         on_reset: called with steps_done and the environments, (num_envs,) bool, before a reset with new seeds; or None.
-        interrupted_states: (num_envs, ...) last states of the episodes that were interrupted because the environments
-            could not be restored from a checkpoint, or a step raised an error. The ring sets it to None once it has
-            truncated them.
+        interrupted_states: (num_envs, ...) saved states of the environments if they could not be restored from a
+            checkpoint and were reset; otherwise None.
     """
 
     RESEED_EVERY = 500_000  # agent steps, summed over environments
@@ -97,7 +96,6 @@ class Stream(ExperienceSource):
         self._native = vector_env.is_native(envs)
         self.on_reset: Callable[[int, np.ndarray], object] | None = None
         self.interrupted_states: np.ndarray | None = None
-        self._states_before_step: np.ndarray | None = None  # of a step that is unfinished or not stored
         self._snapshot = snapshot_of(seed, self.env_range)
         self._no_ops: np.ndarray | None = None  # (num_envs,) frames before the first action of native games' episodes
         self._episodes: list[Episode] = []
@@ -109,26 +107,17 @@ class Stream(ExperienceSource):
         return self._snapshot.resets
 
     def begin(self) -> None:
-        """Reset the environments on the first call, and after an error in a step, which some of them may have made."""
-        if self._states_before_step is not None:
-            self.interrupted_states = self._states_before_step.copy()
-        elif len(self.states):
-            return
-        self._reseed(np.ones(self.envs.num_envs, bool))
-        self._states_before_step = None
+        """Reset the environments on the first call."""
+        if not len(self.states):
+            self._reseed(np.ones(self.envs.num_envs, bool))
 
     def step(self, actions: np.ndarray) -> Step:
         """Step each environment once.
 
         Args:
             actions: (num_envs,) integers.
-
-        Raises:
-            RuntimeError: if the environments have not been reset.
         """
-        if not len(self.states):
-            raise RuntimeError("the environments have not been reset; call begin() first")
-        previous_states = self._states_before_step = self.states
+        previous_states = self.states
         with self.clock("environment"):
             self.states, rewards, terminated, truncated, infos = self.envs.step(actions)
         self._snapshot.append(actions)
@@ -150,7 +139,6 @@ class Stream(ExperienceSource):
         due = cut | ended & (overdue >= 0)
         if due.any():
             self._reseed(due)
-        self._states_before_step = None
         return Step(rewards, terminated, truncated, final_states)
 
     @property
@@ -206,8 +194,7 @@ class Stream(ExperienceSource):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, the snapshot, and the episodes that `pop_episodes` has not returned yet."""
-        # If a reset at the end of a step has failed, the ring does not have this step.
-        self._snapshot.states = self.states if self._states_before_step is None else self._states_before_step
+        self._snapshot.states = self.states
         return {
             "steps_done": self.steps_done,
             "snapshot": self._snapshot.state_dict(),
@@ -224,7 +211,7 @@ class Stream(ExperienceSource):
         """
         self.steps_done = state["steps_done"]
         self._episodes = unpack_episodes(state["episodes"])
-        self._states_before_step = self.interrupted_states = None
+        self.interrupted_states = None
         saved = state["snapshot"]
         self._snapshot.load_state_dict(saved)
         if self.last_resets is None:
@@ -286,13 +273,9 @@ class ExperienceStream(Stream):
         self.agent = agent
         self.stacked = observation_kind(envs.single_observation_space) is ObservationKind.IMAGE
 
-    def interrupt(self, states: np.ndarray) -> None:
-        """Note that the ring lacks the step after these states, (num_envs, ...). `begin` then starts new episodes."""
-        self._states_before_step = states
-
     @property
     def interrupted_frames(self) -> np.ndarray | None:
-        """Newest frames, (num_envs, *frame_shape), of the interrupted episodes; None if none was interrupted."""
+        """Newest frames, (num_envs, *frame_shape), of `interrupted_states`; None if there are none."""
         return None if self.interrupted_states is None else self._newest(self.interrupted_states)
 
     def _newest(self, states: np.ndarray) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Acting: play rollouts with a model's policy in vector environments."""
 
-import copy
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -163,24 +162,13 @@ class Sampler(Stream):
         )
 
     def sample(self, rollout: Rollout) -> None:
-        """Play the next steps and store them in `rollout`, overwriting its contents.
-
-        After an error, the state is that before the rollout, so that a checkpoint holds no steps without an update. The
-        environments have played on, so the next call resets them.
-        """
-        before = copy.copy(self)
-        before._snapshot, before._episodes = self._snapshot.copy(), list(self._episodes)
-        try:
-            self.begin()
-            # One thread is enough for a small batch, and idle torch threads would spin on the emulators' cores. torch
-            # clears its cache of cast weights when the outermost autocast context exits. This disabled one keeps the
-            # cache for the whole rollout.
-            with torch_threads(1), torch.autocast(torch.device(self.agent.device).type, enabled=False):
-                self._play(rollout)
-        except BaseException:
-            vars(self).update(vars(before))
-            self._states_before_step = self.states
-            raise
+        """Play the next steps and store them in `rollout`, overwriting its contents."""
+        self.begin()
+        # One thread is enough for a small batch, and idle torch threads would spin on the emulators' cores. torch
+        # clears its cache of cast weights when the outermost autocast context exits. This disabled one keeps the
+        # cache for the whole rollout.
+        with torch_threads(1), torch.autocast(torch.device(self.agent.device).type, enabled=False):
+            self._play(rollout)
 
     def _play(self, rollout: Rollout) -> None:
         noise = to_device(self._noise(), self.agent.device)

@@ -279,8 +279,8 @@ class Iteration:
 class Checkpoints:
     """Save checkpoints at regular steps, at most five minutes apart, at the end of the run, and at each best mean.
 
-    If acting fails, because an environment raises or a process is lost, the state is saved before the error is raised
-    again. A state whose loss is not finite is never saved.
+    After an error, nothing is saved, and the command that continues the run stands below the traceback. A state whose
+    loss is not finite is never saved.
 
     Args:
         objects: objects to save, by name; at least "net".
@@ -313,16 +313,12 @@ class Checkpoints:
             leftover.unlink()
         self._saved_at = max((step for step, _ in numbered(folder, "step")), default=0)  # agent steps
         self._saved_when = since_process_start()
-        self._acting = False
-        self._reported: BaseException | None = None
 
     def attach(self, engine: Engine) -> None:
         """Attach this after the handlers that change the saved objects, and before the one that raises errors again.
 
         The script's own handlers may change them, too, so an iteration is saved after them.
         """
-        engine.add_event_handler(Events.GET_BATCH_STARTED, self._set_acting, True)
-        engine.add_event_handler(Events.GET_BATCH_COMPLETED, self._set_acting, False)
         engine.add_event_handler(Events.EXCEPTION_RAISED, self._exception_raised)
         attach_as_last(engine, Events.ITERATION_COMPLETED, self._save_if_due)
         engine.add_event_handler(Events.COMPLETED, self._save_resumable)
@@ -356,23 +352,11 @@ class Checkpoints:
         save(content, self.folder / f"{kind}-{self.stopper.steps():09d}.pt")
         remove_outdated(self.folder)
 
-    def _set_acting(self, engine: Engine, acting: bool) -> None:
-        self._acting = acting
-
-    def _exception_raised(self, engine: Engine, error: BaseException) -> None:
-        """Save what can be saved, and add the command that continues the run, so that it stands below a traceback."""
-        if isinstance(error, KeyboardInterrupt) or error is self._reported:  # ignite may report an error twice
-            return
-        self._reported = error
-        # While the next batch is fetched, the learner's state is that of the last complete iteration.
-        if self._acting and engine.state.iteration > 0:
-            try:
-                self._save_resumable(engine)
-                log.info("The last complete iteration is saved.")
-            except (Fault, OSError) as fault:
-                log.warning("%s", fault)  # the first error is the one to raise
-        if self._saved_at:
-            error.add_note(f"To continue: {self.to_continue}")
+    def _exception_raised(self, error: BaseException) -> None:
+        note = f"To continue: {self.to_continue}"
+        # ignite may report an error twice.
+        if self._saved_at and not isinstance(error, KeyboardInterrupt) and note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
 
 
 def _first_line(error: BaseException) -> str:

@@ -45,9 +45,9 @@ class Stopper:
     On a signal the current iteration is completed and the state is saved. A second Ctrl-C ends the process at once.
     A further SIGTERM or SIGHUP is ignored, because launchers and closing terminals may repeat theirs.
 
-    A call of an environment that does not return is interrupted 2 * GRACE seconds after a signal or the time limit. The
-    last complete iteration can be saved then. Native code cannot be interrupted. An iteration that takes longer than
-    PATIENCE seconds prints the line at which each thread is.
+    A call of an environment that does not return is interrupted 2 * GRACE seconds after a signal or the time limit,
+    and what followed the last checkpoint is lost. Native code cannot be interrupted. An iteration that takes longer
+    than PATIENCE seconds prints the line at which each thread is.
 
     Args:
         steps: function that returns the agent steps so far.

@@ -15,13 +15,9 @@ from agents import Alternating
 from fakes import Catch, Counting
 from lib import common
 from lib.envs.frames import FrameStack, LazyFrames
-from lib.envs.vector_env import make_vector_env
 from lib.errors import UsageError
-from lib.experience.prio_replay_buffer import PrioReplayBuffer
 from lib.experience.replay_buffer import ReplayBuffer
-from lib.experience.ring import Ring
 from lib.experience.source import ExperienceSourceFirstLast
-from lib.experience.stream import ExperienceStream
 from lib.system import memory
 from oracles.replay import ListReplay
 from sources import last
@@ -87,33 +83,6 @@ class RingTwin(RuleBasedStateMachine):
 
 TestRingTwin = RingTwin.TestCase
 TestRingTwin.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda agent: ReplayBuffer(ExperienceSourceFirstLast([Counting()], agent, gamma=0.9), 1000),
-        lambda agent: PrioReplayBuffer(ExperienceSourceFirstLast([Counting()], agent, gamma=0.9), 1000),
-        lambda agent: Ring.for_source(
-            ExperienceStream(make_vector_env("fakes:Chain-v0", 2), agent, seed=1), 1000, gamma=0.9
-        ),
-    ],
-)
-def test_after_an_error_other_transitions_can_be_added(make):
-    class FailingOnce(Alternating):
-        def __call__(self, states, agent_states):
-            actions = super().__call__(states, agent_states)
-            if self.calls == 20:
-                raise RuntimeError("the agent broke")
-            return actions
-
-    buffer = make(FailingOnce())
-    with pytest.raises(RuntimeError, match="broke"):
-        buffer.populate(1000)
-    held = len(buffer)
-    for number in range(1, 4):
-        buffer.populate(10)
-        assert len(buffer) == held + 10 * number
 
 
 def test_sampling_is_uniform():
@@ -194,21 +163,3 @@ def test_a_buffer_that_does_not_fit_into_memory_is_refused_with_a_size_that_does
     assert saved - unsaved == 1000 * 81
     around = gym.wrappers.RecordEpisodeStatistics(FrameStack(Catch(9)))
     assert ReplayBuffer.forecast(around, 1000, saved=True) == saved
-
-
-def test_a_resume_completes_the_steps_of_an_iteration_that_failed():
-    def buffer_of(numbers):
-        buffer = ReplayBuffer(source_of(Counting()), 100)
-        buffer.experience_source_iter = (ExperienceFirstLast(np.array([n]), n, 0.0, None) for n in numbers)
-        return buffer
-
-    failing = buffer_of(number if number < 8 else next(iter(())) for number in range(100))
-    failing.populate(6)
-    with pytest.raises(RuntimeError):
-        failing.populate(4)  # two are added before the error
-    resumed = buffer_of(range(8, 100))
-    resumed.load_state_dict(failing.state_dict())
-    resumed.populate(0)  # the warm-up is complete
-    for expected in (10, 14):
-        resumed.populate(4)
-        assert [transition.action for transition in resumed.buffer] == list(range(expected))

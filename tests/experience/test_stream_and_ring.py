@@ -10,7 +10,6 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import fakes
 from lib.envs import vector_env
-from lib.errors import EnvironmentFailed
 from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Ring
 from lib.experience.stream import EnvRange, ExperienceStream, Stream
@@ -37,24 +36,6 @@ def test_environments_that_reject_the_saved_actions_are_reset_on_resume(caplog, 
     assert resumed.step(np.array([0, 1])).rewards.tolist() == [0.0, 0.0]
 
 
-def test_a_checkpoint_from_before_separate_resets_is_restored():
-    def make_stream():
-        return Stream(vector_env.make_vector_env("CartPole-v1", 2), seed=1)
-
-    first, resumed = make_stream(), make_stream()
-    first.begin()
-    for _ in range(30):
-        first.step(np.array([0, 1]))
-    saved = first.state_dict()
-    snapshot = saved["snapshot"]
-    assert snapshot.pop("starts").tolist() == [0, 0]
-    snapshot["reset"] = int(snapshot.pop("resets")[0])
-    resumed.load_state_dict(saved)
-    assert resumed.interrupted_states is None
-    assert np.array_equal(resumed.step(np.array([0, 1])).rewards, first.step(np.array([0, 1])).rewards)
-    assert np.array_equal(resumed.states, first.states)
-
-
 def idle(states, agent_states):
     return np.zeros(len(states), np.int64), agent_states
 
@@ -65,14 +46,6 @@ idle.initial_state = lambda: None  # type: ignore[attr-defined]
 def make_stream_and_ring(env_id, kind=Ring):
     source = ExperienceStream(vector_env.make_vector_env(env_id, 2), idle, seed=1)
     return source, kind.for_source(source, 40, n_step=3, gamma=0.5)
-
-
-def restored_ring(saved):
-    """Return the ring of a checkpoint of Shown, with its stream."""
-    source, ring = make_stream_and_ring("fakes:Shown-v0")
-    source.load_state_dict(saved["source"])
-    ring.load_state_dict(saved["replay"])
-    return ring
 
 
 def assert_truncated(ring, step, last_states):
@@ -101,94 +74,6 @@ def test_transitions_end_where_environments_were_reset_on_resume(kind):
     both = np.arange(2)
     next_batch = resumed_ring._make_batch(np.full(2, 4), both, np.ones(2))
     assert np.array_equal(next_batch.states[..., 0].numpy(), next_batch.states[..., -1].numpy())
-
-
-@pytest.mark.parametrize("failures", [1, 2])
-@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
-def test_episodes_end_where_one_environment_failed_in_a_step(kind, failures, monkeypatch):
-    source, ring = make_stream_and_ring("fakes:Refusing-v0", kind)
-    ring.populate(8)
-    last = source.states.copy()
-    for _ in range(failures):
-        monkeypatch.setattr(fakes.Refusing, "left", 1)
-        with pytest.raises(EnvironmentFailed, match="not allowed"):
-            ring.populate(8)  # the first environment makes its step, the second one fails
-    monkeypatch.setattr(fakes.Refusing, "left", 100)
-    ring.populate(8)
-    assert_truncated(ring, 3, last)
-    both = np.arange(2)
-    assert source.last_resets.tolist() == [8, 8]
-    fresh, _ = source.envs.reset(seed=source._snapshot.seeds(np.ones(2, bool)))
-    assert np.array_equal(ring._make_batch(np.full(2, 4), both, np.ones(2)).for_net("cpu").states.numpy(), fresh)
-    assert source.interrupted_states is None
-
-
-def test_a_checkpoint_after_a_failed_reset_ends_the_episodes_with_the_states_that_the_ring_has(monkeypatch):
-    source, ring = make_stream_and_ring("fakes:Shown-v0")
-    monkeypatch.setattr(Stream, "RESEED_EVERY", 2)  # a reset with a new seed at the end of each episode
-    ring.populate(10)
-    last = source.states.copy()  # after five of six steps
-    with monkeypatch.context() as context:
-        context.setattr(source, "_reset", lambda which: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            ring.populate(2)
-        saved = {"source": source.state_dict(), "replay": ring.state_dict()}
-    resumed_ring = restored_ring(saved)
-    resumed_ring.populate(8)
-    assert_truncated(resumed_ring, 4, last)
-
-
-@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
-def test_a_call_that_an_error_interrupted_adds_only_the_missing_steps(kind, monkeypatch):
-    source, ring = make_stream_and_ring("fakes:Shown-v0", kind)
-    ring.populate(4)
-    add = ring.add
-    monkeypatch.setattr(ring, "add", lambda *step: add(*step) if source.steps_done < 8 else 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        ring.populate(8)  # adds steps 5 and 6; the next step raises
-    saved = ring.state_dict()
-    back = make_stream_and_ring("fakes:Shown-v0", kind)[1]
-    back.load_state_dict(saved)
-    back.populate(8)
-    assert back._steps_added == 6
-    back.populate(8)
-    assert back._steps_added == 10
-
-
-def test_episodes_end_where_a_step_was_made_but_not_stored(monkeypatch):
-    source, ring = make_stream_and_ring("fakes:Shown-v0")
-    ring.populate(6)
-    last = source.states.copy()
-    with monkeypatch.context() as context:
-        context.setattr(ring, "add", lambda *step: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            ring.populate(8)
-        saved = {"source": source.state_dict(), "replay": ring.state_dict()}
-    for each in (ring, restored_ring(saved)):
-        each.populate(8)
-        assert_truncated(each, 2, last)
-
-
-@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
-def test_an_error_after_a_step_was_stored_interrupts_no_episode(kind, monkeypatch):
-    source, ring = make_stream_and_ring("fakes:Shown-v0", kind)
-    ring.populate(6)
-    add = ring.add
-
-    def add_and_fail(*step):
-        add(*step)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as context:
-        context.setattr(ring, "add", add_and_fail)
-        with pytest.raises(KeyboardInterrupt):
-            ring.populate(8)
-    expected = source.states.copy()
-    ring.populate(2)
-    batch = ring._make_batch(np.full(2, 4), np.arange(2), np.ones(2))
-    assert np.array_equal(batch.for_net("cpu").states.numpy(), expected)
-    assert source.interrupted_states is None
-    assert source.last_resets.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("num_envs", [2, 16])
@@ -295,12 +180,6 @@ def test_truncated_episodes_are_bootstrapped_from_their_final_states(monkeypatch
             *([state] * 2, [next_state] * 2),
             *([total] * 2, [discount] * 2),
         ], step
-
-
-def test_a_stream_has_to_be_started_before_its_first_step():
-    envs = vector_env.make_vector_env("CartPole-v1", 2)
-    with pytest.raises(RuntimeError, match=r"call begin\(\) first"):
-        Stream(envs).step(np.zeros(2, np.int64))
 
 
 def test_the_agent_state_is_reset_after_each_episode():

