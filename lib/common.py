@@ -135,16 +135,15 @@ def calc_loss_dqn(
 
     Raises:
         ValueError: if a network's output has an unexpected shape, the batch is empty, or an action is negative.
-        TypeError: if a network does not return floating-point numbers, or an action is not a whole number.
+        TypeError: if an action is not a whole number.
     """
     states, actions, rewards, discounts, last_states = _tensors(batch, gamma, device)
     q_values = net(states)
-    _check_values("q_values", q_values, (len(batch), None))
     values = losses.select_actions(q_values, actions)
     with torch.no_grad() if no_grad else nullcontext():
         next_q_values = tgt_net(last_states)
-        _check_values("next_q_values", next_q_values, tuple(q_values.shape))
         targets = losses.q_targets(rewards, discounts, next_q_values)
+    losses.require_batch(values=values, targets=targets)
     return losses.td_losses(values - targets.detach(), huber).mean()
 
 
@@ -159,17 +158,6 @@ def _tensors(
         torch.as_tensor(array, device=device) for array in unpack_batch(batch)
     )
     return states, actions, rewards, gamma * (1.0 - dones.float()), last_states
-
-
-def _check_values(name: str, values: torch.Tensor, shape: tuple[int | None, ...]) -> None:
-    fits = values.ndim == len(shape) and all(
-        expected in (None, size) for expected, size in zip(shape, values.shape, strict=True)
-    )
-    if not fits:
-        allowed = ", ".join("any" if size is None else str(size) for size in shape)
-        raise ValueError(f"{name} have the shape {tuple(values.shape)}; it has to be ({allowed})")
-    if not values.is_floating_point():
-        raise TypeError(f"{name} are {values.dtype}; they have to be of a floating-point type")
 
 
 class EpsilonTracker:

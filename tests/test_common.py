@@ -96,19 +96,12 @@ def test_the_next_value_of_a_terminated_episode_is_ignored():
     assert common.calc_loss_dqn(BATCH[1:], Table([[0.0, 0.0]] * 3), endless, 0.9).item() == 1.0
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (lambda values: values[:, 0], ValueError, r"q_values have the shape \(2,\); it has to be \(2, any\)"),
-        (lambda values: values[:1], ValueError, r"q_values have the shape \(1, 2\)"),
-        (lambda values: values.long(), TypeError, "q_values are torch.int64"),
-    ],
-)
-def test_calc_loss_dqn_rejects_networks_with_other_shapes_and_types(change, error, message):
+@pytest.mark.parametrize("change", [lambda values: values[:, 0], lambda values: values[:1]])
+def test_calc_loss_dqn_rejects_networks_with_other_shapes(change):
     net = Table([[1.0, 2.0]] * 3)
-    with pytest.raises(error, match=message):
+    with pytest.raises(ValueError, match="have the shapes"):
         common.calc_loss_dqn(BATCH, lambda states: change(net(states)), net, gamma=0.9)
-    with pytest.raises(error, match=f"next_{message.split(';')[0]}"):
+    with pytest.raises(ValueError, match="have the shapes"):
         common.calc_loss_dqn(BATCH, net, lambda states: change(net(states)), gamma=0.9)
 
 

@@ -1,6 +1,12 @@
 """Targets and losses of Q-learning as pure functions of tensors.
 
-Shapes: a batch is (batch, ...), action values are (batch, n_actions), return distributions are (batch, atoms).
+Arguments of the same name mean the same in every function:
+
+    returns     (batch,) discounted rewards from a state to the next state, which may be several steps later
+    discounts   (batch,) discount factors of the next state's value; 0 if the episode terminated
+    support     (atoms,) evenly spaced returns of a return distribution
+
+Shapes that do not match raise a ValueError, because torch would broadcast some of them to a wrong number.
 """
 
 import torch
@@ -13,32 +19,18 @@ MAX_RETURN = 1e30  # largest absolute return of a support, so that float32 does 
 
 
 def require_batch(**tensors: torch.Tensor) -> None:
-    """Check that all tensors have the same shape (batch,). torch would broadcast other shapes without an error.
-
-    Args:
-        tensors: tensors by name. The names appear in the error message.
-
-    Raises:
-        ValueError: if the shapes differ or are not (batch,).
-    """
+    """Check that all tensors have the same shape (batch,)."""
     shapes = [tuple(tensor.shape) for tensor in tensors.values()]
     if len(set(shapes)) > 1 or len(shapes[0]) != 1:
         raise ValueError(f"{', '.join(tensors)} have the shapes {shapes}; all have to be (batch,)")
 
 
 def q_targets(returns: torch.Tensor, discounts: torch.Tensor, next_target_q_values: torch.Tensor) -> torch.Tensor:
-    """Compute the targets of DQN, Mnih et al. (2015), algorithm 1.
+    """Compute the targets of DQN, (batch,), Mnih et al. (2015), algorithm 1.
 
     Args:
-        returns: see double_q_targets.
-        discounts: see double_q_targets.
+        returns, discounts: see the top of this file.
         next_target_q_values: (batch, n_actions) values of the next states, from the target network.
-
-    Returns:
-        (batch,) targets in the dtype of the inputs.
-
-    Raises:
-        ValueError: if the shapes do not match.
     """
     return double_q_targets(returns, discounts, next_target_q_values, next_target_q_values)
 
@@ -46,59 +38,37 @@ def q_targets(returns: torch.Tensor, discounts: torch.Tensor, next_target_q_valu
 def double_q_targets(
     returns: torch.Tensor, discounts: torch.Tensor, next_q_values: torch.Tensor, next_target_q_values: torch.Tensor
 ) -> torch.Tensor:
-    """Compute the targets of double DQN, van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461.
-
-    The online network selects the next action, and the target network evaluates it.
+    """Compute the targets of double DQN, (batch,), van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461.
 
     Args:
-        returns: (batch,) discounted rewards from a state to the next state, which may be several steps later.
-        discounts: (batch,) discount factors of the next state's value; 0 if the episode terminated.
-        next_q_values: (batch, n_actions) values of the next states, from the online network.
-        next_target_q_values: (batch, n_actions) values of the next states, from the target network.
-
-    Returns:
-        (batch,) targets in the dtype of the inputs.
-
-    Raises:
-        ValueError: if the shapes do not match.
+        returns, discounts: see the top of this file.
+        next_q_values: (batch, n_actions) values of the next states, from the online network, which selects the actions.
+        next_target_q_values: (batch, n_actions) values of the next states, from the target network, which evaluates
+            the actions.
     """
-    shapes = [tuple(tensor.shape) for tensor in (returns, discounts, next_q_values, next_target_q_values)]
-    batch = len(returns)
-    if shapes[:2] != [(batch,)] * 2 or shapes[2] != shapes[3] or len(shapes[2]) != 2 or shapes[2][0] != batch:
-        raise ValueError(
-            f"returns, discounts, next_q_values and next_target_q_values have the shapes {shapes}; "
-            "they have to be (batch,), (batch,), (batch, n_actions) and (batch, n_actions)"
-        )
+    if next_q_values.shape != next_target_q_values.shape or next_q_values.ndim != 2:
+        shapes = f"{tuple(next_q_values.shape)} and {tuple(next_target_q_values.shape)}"
+        raise ValueError(f"the next states' values have the shapes {shapes}; both have to be (batch, n_actions)")
     return td_targets(returns, discounts, select_actions(next_target_q_values, next_q_values.argmax(dim=1)))
 
 
 def td_targets(returns: torch.Tensor, discounts: torch.Tensor, next_values: torch.Tensor) -> torch.Tensor:
-    """Compute returns + discounts * next_values. A next value is ignored if its discount is 0.
+    """Compute returns + discounts * next_values, (batch,).
 
     Args:
-        returns: (batch,) discounted rewards up to the next state.
-        discounts: (batch,) discount factors of the next state's value; 0 if the episode terminated.
+        returns, discounts: see the top of this file.
         next_values: (batch,) values of the next states. They may be infinite or NaN if the discount is 0.
-
-    Raises:
-        ValueError: if the shapes differ or are not (batch,).
     """
     require_batch(returns=returns, discounts=discounts, next_values=next_values)
     return returns + torch.where(discounts == 0.0, 0.0, discounts * next_values)
 
 
 def select_actions(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-    """Select the output of each row's action.
+    """Select the output of each row's action, (batch, ...).
 
     Args:
         outputs: (batch, n_actions, ...) values or distributions.
         actions: (batch,) int64.
-
-    Returns:
-        (batch, ...) outputs of the actions.
-
-    Raises:
-        ValueError: if the shapes do not match.
     """
     if outputs.ndim < 2 or actions.shape != outputs.shape[:1]:
         raise ValueError(
@@ -109,17 +79,10 @@ def select_actions(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor
 
 
 def td_losses(errors: torch.Tensor, huber: bool = False) -> torch.Tensor:
-    """Compute the loss of each TD error: its square, or its Huber loss.
+    """Compute the loss of each TD error: its square, or its Huber loss, Huber (1964).
 
     The gradient of the Huber loss is the error clipped to [-1, 1], as in Mnih et al. (2015), section Training
     algorithm. The gradient of the squared error is twice the error.
-
-    Args:
-        errors: TD errors of any shape.
-        huber: use the Huber loss, Huber (1964), instead of the squared error.
-
-    Returns:
-        Losses of the same shape.
     """
     return F.huber_loss(errors, torch.zeros_like(errors), reduction="none") if huber else errors.square()
 
@@ -130,29 +93,15 @@ def weighted_mean(losses: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     Args:
         losses: (batch,) losses of the transitions.
         weights: (batch,) importance-sampling weights.
-
-    Returns:
-        The mean of losses * weights, a scalar.
-
-    Raises:
-        ValueError: if the shapes differ or are not (batch,).
     """
     require_batch(losses=losses, weights=weights)
     return (weights * losses).mean()
 
 
 def support(v_min: float, v_max: float, atoms: int) -> torch.Tensor:
-    """Return the support of a return distribution, Bellemare et al. (2017), section 4.
+    """Return the support of a return distribution, (atoms,) float32, evenly spaced from v_min to v_max.
 
-    The paper is https://arxiv.org/abs/1707.06887.
-
-    Args:
-        v_min: smallest return.
-        v_max: largest return.
-        atoms: number of returns.
-
-    Returns:
-        (atoms,) float32, evenly spaced from v_min to v_max.
+    See Bellemare et al. (2017), https://arxiv.org/abs/1707.06887, section 4.
 
     Raises:
         UsageError: if atoms is out of range, v_min is not below v_max, or the range is too large or too narrow for
@@ -179,23 +128,15 @@ def project_distribution(
 
     Args:
         next_probs: (batch, atoms) probabilities of Z.
-        returns: (batch,) discounted rewards up to the next state.
-        discounts: (batch,) discount factors; 0 moves all probability to the return.
-        support: (atoms,) evenly spaced returns.
+        returns, discounts, support: see the top of this file.
 
     Returns:
         (batch, atoms) probabilities; the sum of each row is unchanged.
-
-    Raises:
-        ValueError: if the shapes do not match.
     """
-    shapes = [tuple(tensor.shape) for tensor in (next_probs, returns, discounts, support)]
+    require_batch(returns=returns, discounts=discounts)
     batch, atoms = len(returns), len(support)
-    if shapes != [(batch, atoms), (batch,), (batch,), (atoms,)]:
-        raise ValueError(
-            f"next_probs, returns, discounts and support have the shapes {shapes}; "
-            "they have to be (batch, atoms), (batch,), (batch,) and (atoms,)"
-        )
+    if next_probs.shape != (batch, atoms):
+        raise ValueError(f"next_probs have the shape {tuple(next_probs.shape)}; it has to be ({batch}, {atoms})")
     step = (support[-1] - support[0]) / (atoms - 1)
     # Positions of the shifted atoms, in steps of the support.
     positions = ((returns[:, None] + discounts[:, None] * support - support[0]) / step).clamp(0.0, atoms - 1.0)
@@ -205,7 +146,7 @@ def project_distribution(
 
 
 def kl_divergence(target_probs: torch.Tensor, log_probs: torch.Tensor) -> torch.Tensor:
-    """Compute the Kullback-Leibler divergences KL(target || prediction).
+    """Compute the Kullback-Leibler divergences KL(target || prediction), (batch,), at least 0 up to rounding.
 
     Their gradient is that of the cross-entropy loss of Bellemare et al. (2017), algorithm 1. Rainbow also uses them as
     priorities, Hessel et al. (2018), section The Integrated Agent.
@@ -213,12 +154,6 @@ def kl_divergence(target_probs: torch.Tensor, log_probs: torch.Tensor) -> torch.
     Args:
         target_probs: (batch, atoms) target probabilities, without a gradient.
         log_probs: (batch, atoms) natural logarithms of the predicted probabilities.
-
-    Returns:
-        (batch,) divergences, at least 0 up to rounding.
-
-    Raises:
-        ValueError: if the shapes differ or are not (batch, atoms).
     """
     if target_probs.ndim != 2 or target_probs.shape != log_probs.shape:
         raise ValueError(

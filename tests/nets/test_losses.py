@@ -29,7 +29,7 @@ def test_double_q_targets_by_hand():
 def test_targets_of_mismatched_shapes_are_refused(argument, shape):
     arguments = [torch.zeros(3), torch.zeros(3), torch.zeros(3, 4), torch.zeros(3, 4)]
     arguments[argument] = torch.zeros(shape)
-    with pytest.raises(ValueError, match=r"have to be \(batch,\), \(batch,\), \(batch, n_actions\)"):
+    with pytest.raises(ValueError, match="have the shapes"):
         losses.double_q_targets(*arguments)
 
 
@@ -173,5 +173,5 @@ def test_an_invalid_support_is_refused(arguments, message):
 
 
 def test_a_projection_of_mismatched_shapes_is_refused():
-    with pytest.raises(ValueError, match=r"have to be \(batch, atoms\), \(batch,\), \(batch,\) and \(atoms,\)"):
+    with pytest.raises(ValueError, match="have the shape"):
         losses.project_distribution(torch.ones(2, 3), torch.ones(2), torch.ones(2, 1), torch.ones(3))
