@@ -6,6 +6,7 @@ playing and evaluating.
 """
 
 import copy
+import dataclasses
 import logging
 import pickle
 import re
@@ -13,7 +14,7 @@ import textwrap
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from ignite.engine import Engine, Events
@@ -51,15 +52,7 @@ def numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:
 
 
 def find_checkpoint(run: Path, which: str) -> Path:
-    """Find a checkpoint of a run.
-
-    Args:
-        run: run folder.
-        which: BEST, LAST, or an agent step.
-
-    Raises:
-        UsageError: if there is no such checkpoint. The message lists the available ones.
-    """
+    """Return the file of a checkpoint: BEST, LAST, or an agent step. A UsageError lists the available ones."""
     folder = run / "checkpoints"
     best, step = (numbered(folder, kind) if folder.is_dir() else [] for kind in (BEST, "step"))
     files = {str(number): file for number, file in sorted(step + best)}
@@ -78,7 +71,7 @@ def load(file: Path) -> dict[str, Any]:
     """Read one checkpoint into main memory.
 
     Raises:
-        Fault: if the file is damaged, or holds anything but a dictionary of tensors and plain values.
+        Fault: if the file is damaged, or holds anything but tensors and plain values.
     """
     try:
         with zipfile.ZipFile(file) as archive:  # torch.load reads a flipped bit without a word
@@ -86,7 +79,7 @@ def load(file: Path) -> dict[str, Any]:
         if wrong is not None:
             raise zipfile.BadZipFile(f"the checksum of {wrong} in it is wrong")
         # Memory-mapped, so that a replay is not in memory twice while it is restored.
-        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except MemoryError:
         raise
     except pickle.UnpicklingError as error:
@@ -97,8 +90,6 @@ def load(file: Path) -> dict[str, Any]:
         ) from error
     except Exception as error:  # zipfile and torch may raise anything on a damaged file
         raise Fault(f"{file} is damaged: {_first_line(error)}") from error
-    if not isinstance(content, dict):
-        raise Fault(f"{file} holds a {type(content).__name__}, not a checkpoint of this project")
     return content
 
 
@@ -120,11 +111,7 @@ def newest(folder: Path) -> dict[str, Any] | None:
 
 
 def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None:
-    """Load the state of objects from a checkpoint's content.
-
-    Raises:
-        UsageError: if the checkpoint lacks an object, or if a state does not fit its object.
-    """
+    """Load the state of objects from a checkpoint's content. A UsageError names the object that it does not fit."""
     for name, each in objects.items():
         try:
             # An object that keeps a tensor would keep the file on the disk, even after it was removed, so it gets a
@@ -147,9 +134,7 @@ class RunState:
     `restore_files`. What belongs to the loop is restored when it starts, because ignite then resets the iteration
     counter and the running averages. No handler draws random numbers between that and the first batch.
 
-    Args:
-        folder: folder of the run.
-        objects: objects that are restored before the loop starts, by name.
+    `objects` are those that are restored before the loop starts, by name.
     """
 
     def __init__(self, folder: RunFolder, objects: Mapping[str, Stateful]):
@@ -160,12 +145,7 @@ class RunState:
     def restore(self, warm_up: int) -> int:
         """Restore the newest checkpoint, except for files and loop, and return the agent steps until learning starts.
 
-        Args:
-            warm_up: agent steps until a new run learns. They are needed again if the checkpoint has no replay.
-
-        Raises:
-            Fault: if no checkpoint can be read.
-            UsageError: if it does not fit.
+        A new run learns after `warm_up` agent steps. They are needed again if the checkpoint has no replay.
         """
         self._content = newest(self.folder.checkpoints) or {}
         if not self._content:
@@ -188,12 +168,10 @@ class RunState:
         GrowingFiles(self.folder.path).load_state_dict(self._content.get("files", {}))
 
     def attach(self, engine: Engine, loop: Mapping[str, Stateful], flush: Callable[[], object]) -> None:
-        """Restore the loop's objects when it starts, and include them in checkpoints.
+        """Restore the loop's objects when it starts, and include them and the growing files in checkpoints.
 
-        Args:
-            engine: training engine.
-            loop: objects by name. One that the checkpoint lacks, such as the schedule of evaluations, starts anew.
-            flush: function that writes buffered data to the growing files.
+        An object that the checkpoint lacks, such as the schedule of evaluations, starts anew. `flush` writes buffered
+        data to the files.
         """
         # A copy, because the content would keep the memory-mapped checkpoint open.
         saved = copy.deepcopy({name: self._content[name] for name in loop if name in self._content})
@@ -205,16 +183,7 @@ class RunState:
 
 
 def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:
-    """Load the weights of a model's best checkpoint into a run's networks, for --init.
-
-    Args:
-        model: folder of a run, or of models/.
-        objects: objects that the run saves; "net" and, if present, "target" get the weights.
-
-    Raises:
-        UsageError: if the network has a different architecture.
-        Fault: if the checkpoint is damaged.
-    """
+    """Load the best weights of a run or model into the networks "net" and "target" among the objects, for --init."""
     file = find_checkpoint(model, BEST)
     weights = load(file).get("net")
     networks = {name: objects[name] for name in ("net", "target") if isinstance(objects.get(name), nn.Module)}
@@ -250,7 +219,7 @@ def save(content: Mapping[str, Any], file: Path) -> None:
 def remove_outdated(folder: Path) -> None:
     """Keep two step-* checkpoints, the best-* one, and the one that was the best at the newest step-*.
 
-    A run that is resumed from the newest step-* still needs that network. Called when a new file is on the disk.
+    A run that is resumed from the newest step-* still needs that network.
     """
     step, best = numbered(folder, "step"), numbered(folder, BEST)
     resumable = [file for saved_at, file in best if step and saved_at <= step[-1][0]]
@@ -276,50 +245,29 @@ class Iteration:
         self.engine.state.iteration = state["iteration"]
 
 
+@dataclasses.dataclass
 class Checkpoints:
     """Save checkpoints at regular steps, at most five minutes apart, at the end of the run, and at each best mean.
 
-    After an error, nothing is saved, and the command that continues the run stands below the traceback. A state whose
-    loss is not finite is never saved.
-
-    Args:
-        objects: objects to save, by name; at least "net".
-        folder: folder of the checkpoints.
-        every: agent steps between checkpoints.
-        stopper: stopper of the run; provides the agent steps so far and the reason for the end.
-        to_continue: command that continues the run.
-        warms_up: whether the first batch is preceded by a warm-up. Before that batch nothing is saved, because a run
-            that is stopped in its warm-up starts again from the beginning.
+    After an error, nothing is saved. A state whose loss is not finite is never saved.
     """
 
-    INTERVAL = 300.0  # seconds between two checkpoints, if an iteration does not take longer
+    objects: Mapping[str, Stateful]  # to save, by name; at least "net"
+    folder: Path
+    every: int  # agent steps between checkpoints
+    stopper: Stopper
+    warms_up: bool = False  # a run that is stopped in its warm-up saves nothing, because it starts again
 
-    def __init__(
-        self,
-        objects: Mapping[str, Stateful],
-        folder: Path,
-        every: int,
-        stopper: Stopper,
-        to_continue: str = "--resume",
-        warms_up: bool = False,
-    ):
-        self.objects = objects
-        self.folder = folder
-        self.every = every
-        self.stopper = stopper
-        self.to_continue = to_continue
-        self.warms_up = warms_up
-        for leftover in folder.glob("*.tmp"):  # of a process that was killed
+    INTERVAL: ClassVar[float] = 300.0  # seconds between two checkpoints, if an iteration does not take longer
+
+    def __post_init__(self) -> None:
+        for leftover in self.folder.glob("*.tmp"):  # of a process that was killed
             leftover.unlink()
-        self._saved_at = max((step for step, _ in numbered(folder, "step")), default=0)  # agent steps
+        self._saved_at = max((step for step, _ in numbered(self.folder, "step")), default=0)  # agent steps
         self._saved_when = since_process_start()
 
     def attach(self, engine: Engine) -> None:
-        """Attach this after the handlers that change the saved objects, and before the one that raises errors again.
-
-        The script's own handlers may change them, too, so an iteration is saved after them.
-        """
-        engine.add_event_handler(Events.EXCEPTION_RAISED, self._exception_raised)
+        """Attach this after the handlers that change the saved objects; the script's own always come before it."""
         attach_as_last(engine, Events.ITERATION_COMPLETED, self._save_if_due)
         engine.add_event_handler(Events.COMPLETED, self._save_resumable)
         engine.add_event_handler(EpisodeEvents.BEST_REWARD_REACHED, self._save_playable)
@@ -351,12 +299,6 @@ class Checkpoints:
         content = {name: each.state_dict() for name, each in objects.items()}
         save(content, self.folder / f"{kind}-{self.stopper.steps():09d}.pt")
         remove_outdated(self.folder)
-
-    def _exception_raised(self, error: BaseException) -> None:
-        note = f"To continue: {self.to_continue}"
-        # ignite may report an error twice.
-        if self._saved_at and not isinstance(error, KeyboardInterrupt) and note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
 
 
 def _first_line(error: BaseException) -> str:

@@ -64,7 +64,6 @@ class RunFolder:
 
     Raises:
         UsageError: if another process works on the run to resume, or if that run is a published model.
-        OSError: if the folder cannot be written.
     """
 
     def __init__(self, script: str, params: RunParameters, options: RunOptions, net: nn.Module | None = None):
@@ -98,8 +97,7 @@ class RunFolder:
             log.warning(
                 "The code has changed since the last session: its commit was %s, and is %s. The resumed run may differ "
                 "from an uninterrupted one.",
-                last["commit"],
-                current["commit"],
+                *(last["commit"], current["commit"]),
             )
         write_json(self.path / "params.json", recorded | {"sessions": [*recorded["sessions"], current]})
 
@@ -118,10 +116,7 @@ class GrowingFiles:
     """The sizes of the files that only grow, episodes.csv and TensorBoard's event files.
 
     A checkpoint holds them, and loading them truncates the files. So a resumed run writes no part of a file twice.
-
-    Args:
-        folder: run folder.
-        flush: function that writes buffered data to the files.
+    `flush` is a function that writes buffered data to the files.
     """
 
     PATTERNS = ("episodes.csv", "events.out.tfevents.*")
@@ -168,9 +163,6 @@ def find(name: str, runs_dir: Path) -> Path:
     """Return the folder of a run, given by its path or by its name in runs_dir.
 
     A path may also begin in the project's folder, such as models/pong.
-
-    Raises:
-        UsageError: if the folder does not exist or is not a run.
     """
     path = next((path for path in places(name, runs_dir) if path.is_dir()), None)
     if path is None:
@@ -186,17 +178,9 @@ def places(name: str, runs_dir: Path) -> tuple[Path, ...]:
 
 
 def trusted_id(run: Path, env_id: str, given: str | None) -> str:
-    """Return the id of a run's environment: the recorded one, or the same with the module that the user names.
+    """Return the recorded id of a run's environment, with the module that the user names in `given`, if any.
 
-    Importing a module runs its code, so only a module that the user names is imported.
-
-    Args:
-        run: run folder.
-        env_id: gymnasium id in the run's params.json.
-        given: value of --env-id, or None.
-
-    Raises:
-        UsageError: if the recorded id has a module and no id is given, or if the given id is another one.
+    Importing a module runs its code, so an id whose module only the run names is refused.
     """
     recorded, options = without_options(env_id), env_id.removeprefix(without_options(env_id))
     if given is None and module_of(recorded):
@@ -210,11 +194,7 @@ def trusted_id(run: Path, env_id: str, given: str | None) -> str:
 
 
 def read_params(run: Path) -> dict[str, Any]:
-    """Read a run's params.json.
-
-    Raises:
-        UsageError: if it cannot be read, or if the run has another format.
-    """
+    """Read a run's params.json. A run of another format is refused."""
     content = read_json(run / "params.json")
     if content.get("format") != FORMAT:
         raise UsageError(
@@ -225,19 +205,13 @@ def read_params(run: Path) -> dict[str, Any]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Read a JSON object. A file that does not exist holds an empty one.
-
-    Raises:
-        UsageError: if the file holds anything else.
-    """
+    """Read a JSON object. A file that does not exist holds an empty one; a damaged one raises UsageError."""
     try:
-        content = json.loads(file.read_bytes())
+        content: dict[str, Any] = json.loads(file.read_bytes())
     except FileNotFoundError:
         return {}
     except ValueError as error:
         raise UsageError(f"{file} cannot be read: {error}. Restore it") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{file} holds {type(content).__name__}, not a JSON object. Restore it")
     return content
 
 

@@ -46,10 +46,6 @@ class PtanSource(ExperienceSource):
 
     Agent steps are counted in the environments of the source's pool. If it has no pool of gymnasium environments, an
     iteration of the engine counts as one agent step. The source cannot be saved in a checkpoint.
-
-    Args:
-        source: PTAN's source, before its first step.
-        engine: training engine.
     """
 
     PARTS = ()
@@ -70,7 +66,6 @@ class PtanSource(ExperienceSource):
 
     @property
     def steps_done(self) -> int:  # type: ignore[override] # read only here, an attribute in other sources
-        """Agent steps so far."""
         return self._steps if self._counts else self.engine.state.iteration
 
     def pop_episodes(self) -> list[Episode]:
@@ -86,11 +81,7 @@ class PtanSource(ExperienceSource):
 
 
 def adapt_source(source: ExperienceSource | RewardsSource, engine: Engine, saved: bool) -> ExperienceSource:
-    """Return the source itself, or an adapter if it is a plain PTAN source.
-
-    Raises:
-        TypeError: if it is no experience source, or a plain PTAN source in a run that saves checkpoints.
-    """
+    """Return the source itself, or an adapter if it is a plain PTAN source, which a run that is `saved` cannot have."""
     if isinstance(source, ExperienceSource):
         return source
     if not isinstance(source, RewardsSource):

@@ -9,7 +9,6 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import gymnasium as gym
 from ignite.engine import Engine, Events
 from torch import nn
 from torch.optim import Optimizer
@@ -59,26 +58,23 @@ def setup_ignite(
         engine: training engine, which runs once. Its process function returns at least {"loss": float}. Every value is
             written as train/<name>. If a value is a function, its result at that moment is written.
         params: hyperparameters, or a namespace with the book's fields.
-        exp_source: experience source, or a plain PTAN source.
+        exp_source: experience source, or a plain PTAN source, with which no checkpoints are saved.
         run_name: name of the script.
         extra_metrics: names of further engine.state.metrics to write as train/<name>.
         args: options from the command line; None for a new run with the defaults, in runs/ of the current folder.
-        save: objects that a checkpoint holds, by name, at least "net"; None for no checkpoints. Their state_dicts
-            consist of tensors and plain values without NaN. If a run is resumed, they are restored before this function
-            returns. A run that is solved, or ends at max_steps, ends with an evaluation of "net".
+        save: objects that a checkpoint holds, by name, at least "net", and "optimizer" if the learning rate has to
+            decay; None for no checkpoints. Their state_dicts consist of tensors and plain values without NaN. If a run
+            is resumed, they are restored before this function returns.
         figures: functions that draw a figure for TensorBoard, by name. Those with a state_dict are saved, too.
 
     Returns:
         The run folder. When the run ends, engine.state.stopped is a key of stopping.EXIT_CODES.
 
     Raises:
-        UsageError: if the run to resume is in use or at its limit, if its episodes cannot be recorded or evaluated, or
-            if a checkpoint or the network of --init does not fit; if a run without `save` is resumed, or has --init or
-            --evaluate-every.
+        UsageError: if the run to resume is in use or at its limit, if an option needs `save`, if the environment cannot
+            be made again for evaluations or videos, or if a checkpoint does not fit.
         Fault: if no checkpoint of the run to resume can be read.
-        TypeError: if checkpoints are saved and exp_source is a plain PTAN source, or if `save` has no "net".
-        ValueError: if a field of the hyperparameters is missing or out of range, or if the learning rate has to decay
-            and `save` has no "optimizer".
+        TypeError, ValueError: if another argument is wrong.
     """
     start_console()
     params, options = as_hyperparameters(params), args or options_of_book()
@@ -87,28 +83,32 @@ def setup_ignite(
     began = 0.0 if options.owns_process else since_process_start()
     time_limit = None if options.time_limit is None else began + options.time_limit
     figures = figures or {}
-    opened: list[Closable] = []
+    opened: list[Closable] = [source]
     with ExitStack() as undo:  # a run that is refused leaves nothing open, no new folder, and the files of an old one
         folder = RunFolder(run_name, params, options, net)
         undo.push(lambda kind, error, trace: folder.leave(is_new=isinstance(error, Exception) and not options.resume))
         undo.callback(lambda: close_all(opened))
         log.info("Run folder: %s", folder.path)
-        evaluation_envs: list[gym.Env] = []
-        replayer: videos.EpisodeReplayer | None = None
-        with undisturbed():
-            if options.evaluate_every:
-                evaluation_envs = [make_env(params.env_name) for _ in range(EPISODES_BETWEEN)]
-            if options.record_every:
-                replayer = videos.EpisodeReplayer(params.env_name)
-                opened.append(replayer)
-        opened += evaluation_envs
-
-        episodes = Episodes(source, params.stop_reward, params.milestone, began)
-        speed = Speed(source, params.log_every)
         stopper = Stopper(
             lambda: source.steps_done, options.stop_after or params.max_steps, time_limit, saves=save is not None
         )
         source.stop_asked = stopper.should_stop
+        steps, stopped = stopper.steps, stopper.interrupted
+        periodic: PeriodicEvaluation | None = None
+        replayer: videos.EpisodeReplayer | None = None
+        with undisturbed():
+            if net is not None and options.evaluate_every:
+                envs = [make_env(params.env_name) for _ in range(EPISODES_BETWEEN)]
+                opened += envs
+                periodic = PeriodicEvaluation(
+                    options.evaluate_every, GreedyPolicy(net), envs, options.seed, steps, stopped
+                )
+            if options.record_every:
+                replayer = videos.EpisodeReplayer(params.env_name)
+                opened.append(replayer)
+
+        episodes = Episodes(source, params.stop_reward, params.milestone, began)
+        speed = Speed(source, params.log_every)
         saved = {**(save or {}), **{name: figure for name, figure in figures.items() if isinstance(figure, Stateful)}}
         if isinstance(params, Hyperparameters) and not params.checkpoint_replay:
             saved.pop("replay", None)
@@ -121,11 +121,10 @@ def setup_ignite(
         if options.resume:
             _require_steps_left(folder, options, episodes, warm_up, stopper.step_limit)
             source.start()
-            opened.append(source)
+        settings = {"script": run_name, "seed": options.seed, **options.knobs, **dataclasses.asdict(params)}
         tracker: tracking.Tracker | None = None
         if options.track:
-            settings = {"script": run_name, **dataclasses.asdict(params), **options.knobs, "seed": options.seed}
-            tracker = tracking.start(options.track, folder.path, settings, stopper.steps)
+            tracker = tracking.start(options.track, folder.path, settings, steps)
             undo.callback(tracker.fail)
         if options.resume:  # the run is accepted, and its files change from here on
             folder.add_session()
@@ -141,11 +140,7 @@ def setup_ignite(
             "average": board.average,
             "random": RandomState(options.device),
         }
-        periodic: PeriodicEvaluation | None = None
-        if net is not None and options.evaluate_every:
-            steps, stopped = stopper.steps, stopper.interrupted
-            policy = GreedyPolicy(net)
-            periodic = PeriodicEvaluation(options.evaluate_every, policy, evaluation_envs, options.seed, steps, stopped)
+        if periodic is not None:
             loop["evaluations"] = periodic
         state.attach(engine, loop, board.flush)
         if options.resume:
@@ -160,16 +155,13 @@ def setup_ignite(
         board.attach(engine, speed, extra_metrics)
         attach_periods(engine)
         if figures:
-            board.attach_figures(engine, stopper.steps, figures)
+            board.attach_figures(engine, steps, figures)
         if periodic is not None:
-            board.attach_evaluation(engine, periodic, stopper.steps)
+            board.attach_evaluation(engine, periodic, steps)
             periodic.attach(engine, speed.paused)
         episode_file = EpisodeFile(folder.path / "episodes.csv", episodes)
-        if replayer is not None:
-            assert options.record_every is not None
-            recorder = videos.Recorder(
-                replayer, folder.path, options.record_every, episodes, speed.paused, stopper.interrupted
-            )
+        if replayer is not None and options.record_every:
+            recorder = videos.Recorder(replayer, folder.path, options.record_every, episodes, speed.paused, stopped)
             episode_file.video = lambda: recorder.video
             if tracker is not None:
                 recorder.on_video = tracker.send
@@ -180,16 +172,10 @@ def setup_ignite(
             Screen(source, episodes, speed, warm_up, stopper.step_limit, time_limit).attach(engine)
         stopper.watch_ends(engine)  # after the episodes: one that solves the game at the limit counts
         if save is not None:
-            to_continue = continue_command(folder.path, params.env_name, options, options.stop_after)
             Checkpoints(
-                state.objects, folder.checkpoints, params.checkpoint_every, stopper, to_continue, params.warm_up > 0
+                state.objects, folder.checkpoints, params.checkpoint_every, stopper, warms_up=params.warm_up > 0
             ).attach(engine)  # after all that changes the state
-        final = FinalEvaluation(GreedyPolicy(net), params, options, folder, episodes) if net is not None else None
-        if not options.resume:
-            opened.append(source)
-        Run(run_name, params, options, folder, source, episodes, speed, stopper, board, tracker, final, opened).attach(
-            engine
-        )
+        Run(settings, params, options, folder, episodes, speed, stopper, board, tracker, net, opened).attach(engine)
         undo.pop_all()
     return folder
 
@@ -198,17 +184,16 @@ def setup_ignite(
 class Run:
     """A run that has been set up, and its end."""
 
-    script: str
+    settings: dict[str, Any]  # hyperparameters and options by name
     params: RunParameters
     options: RunOptions
     folder: RunFolder
-    source: ExperienceSource
     episodes: Episodes
     speed: Speed
     stopper: Stopper
     board: TensorBoard
     tracker: tracking.Tracker | None
-    final_evaluation: FinalEvaluation | None  # None if the run has no checkpoints
+    net: nn.Module | None  # None if the run has no checkpoints
     opened: list[Closable]  # the source, and environments of evaluations and videos
     has_ended: bool = False
 
@@ -234,52 +219,23 @@ class Run:
         else:
             result = _describe_result(engine, stopped, self.episodes, self.speed)
         write_json(self.folder.result, result)
-        settings = {"seed": self.options.seed, "script": self.script, **self.options.knobs}
-        self.board.write_end(settings | dataclasses.asdict(self.params), result, self.episodes.steps)
-        console.log_result(engine, stopped, self.episodes, self.speed, self.source.frame_skip)
+        self.board.write_end(self.settings, result, self.episodes.steps)
+        console.log_result(engine, stopped, self.episodes, self.speed, self.episodes.exp_source.frame_skip)
         self.board.close()
         close_all(self.opened)
         self.stopper.release_signals()
-        may_be_evaluated = (
-            self.final_evaluation is not None
-            and self.episodes.count > 0
-            and (stopped == SOLVED or (stopped == STEPS and self.options.stop_after is None))
-            and "evaluation" not in result
-        )
+        is_complete = stopped == SOLVED or (stopped == STEPS and self.options.stop_after is None)
+        is_due = is_complete and "evaluation" not in result and self.episodes.count and not self.stopper.signals
         try:
-            if may_be_evaluated and not self.stopper.signals:
-                assert self.final_evaluation is not None
-                _optional("evaluation", partial(self.final_evaluation.write, result))
+            if self.net is not None and is_due:
+                final = FinalEvaluation(GreedyPolicy(self.net), self.params, self.options, self.folder, self.episodes)
+                _optional("evaluation", partial(final.write, result))
             if self.episodes.count:
                 _optional("learning curve", partial(draw_or_warn, self.folder.path, self.params.stop_reward))
             if self.tracker is not None:
                 _optional("tracking", partial(self.tracker.finish, self.folder.path))
         finally:
             self.folder.close()  # not before: a run that is resumed meanwhile would have its result overwritten
-        self._log_next_steps(stopped)
-
-    def _abandon(self, engine: Engine, error: BaseException) -> None:
-        """Close everything after an error, draw the curve, unlock the run, so that it can be resumed, and raise again.
-
-        ignite does not raise an error that has a handler. What the handler raises is reported to all handlers again.
-        """
-        self.stopper.release_signals()
-        if not self.has_ended:
-            self.has_ended = True
-            with suppress(OSError):  # such as a full disk, which may be the error
-                self.board.close()
-            is_urgent = isinstance(error, KeyboardInterrupt)  # a second Ctrl-C, or one in the warm-up
-            if not (is_urgent and self.options.owns_process):
-                if self.tracker is not None:
-                    self.tracker.fail()
-                close_all(self.opened)
-            if self.episodes.count and not is_urgent:
-                draw_or_warn(self.folder.path, self.params.stop_reward)
-            is_refused = isinstance(error, UsageError) and not self.source.steps_done
-            self.folder.leave(is_new=is_refused and not self.options.resume)
-        raise error
-
-    def _log_next_steps(self, stopped: str) -> None:
         commands = console.next_steps(
             self.folder.path,
             self.params.env_name,
@@ -292,6 +248,32 @@ class Run:
         )
         for purpose, command in commands.items():
             log.info("%s  # %s", command, purpose)
+
+    def _abandon(self, engine: Engine, error: BaseException) -> None:
+        """Close everything after an error, draw the curve, unlock the run, so that it can be resumed, and raise again.
+
+        ignite does not raise an error that has a handler. What the handler raises is reported to all handlers again.
+        """
+        self.stopper.release_signals()
+        is_urgent = isinstance(error, KeyboardInterrupt)  # a second Ctrl-C, or one in the warm-up
+        if not is_urgent and any(self.folder.checkpoints.glob("step-*.pt")):
+            command = continue_command(self.folder.path, self.params.env_name, self.options, self.options.stop_after)
+            note = f"To continue: {command}"
+            if note not in getattr(error, "__notes__", ()):
+                error.add_note(note)
+        if not self.has_ended:
+            self.has_ended = True
+            with suppress(OSError):  # such as a full disk, which may be the error
+                self.board.close()
+            if not (is_urgent and self.options.owns_process):
+                if self.tracker is not None:
+                    self.tracker.fail()
+                close_all(self.opened)
+            if self.episodes.count and not is_urgent:
+                draw_or_warn(self.folder.path, self.params.stop_reward)
+            is_refused = isinstance(error, UsageError) and not self.episodes.steps and not self.options.resume
+            self.folder.leave(is_new=is_refused)
+        raise error
 
 
 def _require_network(save: Mapping[str, Stateful] | None, options: RunOptions) -> nn.Module | None:
@@ -313,11 +295,7 @@ def _require_network(save: Mapping[str, Stateful] | None, options: RunOptions) -
 def _require_steps_left(
     folder: RunFolder, options: RunOptions, episodes: Episodes, warm_up: int, step_limit: int
 ) -> None:
-    """Refuse a resumed run at its step limit, unless its result or its final evaluation is still missing.
-
-    Raises:
-        UsageError: if it is.
-    """
+    """Refuse a resumed run at its step limit, unless its result or its final evaluation is still missing."""
     result = read_json(folder.result)
     is_evaluated_at_end = episodes.solved is not None or options.stop_after is None
     if episodes.steps + warm_up >= step_limit and result and ("evaluation" in result or not is_evaluated_at_end):
@@ -327,18 +305,14 @@ def _require_steps_left(
 
 def _end_if_done(episodes: Episodes, stopper: Stopper, engine: Engine) -> None:
     """End a resumed run that has nothing to learn: it was stopped before its result or its evaluation was written."""
-    if episodes.solved is not None:
+    if episodes.solved is None:
+        stopper.check(engine)
+    else:
         stopper.solved(engine)
-    elif episodes.steps >= stopper.step_limit:
-        stopper.limit_reached(engine)
 
 
 def _attach_decay(engine: Engine, params: Hyperparameters, optimizer: object, source: ExperienceSource) -> None:
-    """Let the learning rate fall linearly from `learning_rate` to `learning_rate_final` over `learning_rate_steps`.
-
-    Raises:
-        ValueError: if `optimizer` is no torch optimizer.
-    """
+    """Let the learning rate fall linearly from `learning_rate` to `learning_rate_final` over `learning_rate_steps`."""
     if not isinstance(optimizer, Optimizer):
         raise ValueError("learning_rate_final needs an optimizer in `save`, as {..., 'optimizer': optimizer}")
     assert params.learning_rate_final is not None

@@ -40,8 +40,6 @@ class Interrupted(KeyboardInterrupt):
 class Stopper:
     """End the run when it is solved, at a limit, on a loss that is not finite, or on a signal.
 
-    engine.state.solved is true as soon as the game is solved.
-
     On a signal the current iteration is completed and the state is saved. A second Ctrl-C ends the process at once.
     A further SIGTERM or SIGHUP is ignored, because launchers and closing terminals may repeat theirs.
 
@@ -76,10 +74,7 @@ class Stopper:
         self._call: FrameType | None = None  # call of an environment at the last alarm
 
     def watch_loss(self, engine: Engine) -> None:
-        """Stop on a loss that is not finite.
-
-        Attach this before the handlers that record or save an iteration: they check `reason` first.
-        """
+        """Stop on a loss that is not finite. Attach this before the handlers that record or save an iteration."""
         handler = TerminateOnNan(lambda output: output["loss"])
         handler.logger.disabled = True  # the run logs the reason itself
 
@@ -92,13 +87,9 @@ class Stopper:
         engine.add_event_handler(Events.ITERATION_COMPLETED, watch)
 
     def watch_ends(self, engine: Engine) -> None:
-        """Stop when solved, at a limit, or on a signal.
-
-        Attach this after the counter of the episodes: if the run is solved and reaches a limit in the same iteration,
-        it counts as solved.
-        """
+        """Stop when solved, at a limit, or on a signal. Attach this after the counter of the episodes."""
         engine.add_event_handler(EpisodeEvents.BOUND_REWARD_REACHED, self.solved)
-        engine.add_event_handler(Events.ITERATION_COMPLETED, self._iteration_completed)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self.check)
         engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self._learning_started)
         engine.add_event_handler(Events.STARTED, self._start)
 
@@ -109,26 +100,27 @@ class Stopper:
         return self.reason is not None
 
     def interrupted(self) -> bool:
-        """Return whether the run has to end at once, so that optional work, such as an evaluation, is skipped.
-
-        That is so after a signal, after the time limit, and after a loss that is not finite.
-        """
+        """Return whether the run has to end at once, so that optional work, such as an evaluation, is skipped."""
         return bool(self.signals) or self._is_over_time() or self.reason == NOT_FINITE
 
     def _is_over_time(self) -> bool:
         return self.time_limit is not None and since_process_start() > self.time_limit
 
     def solved(self, engine: Engine) -> None:
-        """End the run as solved."""
+        """End the run as solved, even if it has reached a limit in the same iteration."""
         state: Any = engine.state
         state.solved = True
-        if self.reason in (TIME, STEPS):  # reached in the same iteration
-            self.reason = None
-        self._stop(engine, SOLVED)
+        self.reason = SOLVED if self.reason in (None, TIME, STEPS) else self.reason
+        engine.terminate()
 
-    def limit_reached(self, engine: Engine) -> None:
-        """End the run at its step limit."""
-        self._stop(engine, STEPS)
+    def check(self, engine: Engine) -> None:
+        """End the run if it has reached a limit or received a signal. The update of this iteration is kept."""
+        if time.monotonic() > self._report_due:
+            self._postpone_report()
+        if self.steps() >= self.step_limit:
+            self.reason = self.reason or STEPS
+        if self.should_stop():
+            engine.terminate()
 
     def release_signals(self) -> None:
         """Restore the previous signal handlers. Called when the end of the run is saved, or an error has ended it."""
@@ -139,28 +131,12 @@ class Stopper:
             signal.signal(number, handler)
         self._previous_handlers, self._call = {}, None
 
-    def _stop(self, engine: Engine, reason: str) -> None:
-        self.reason = self.reason or reason
-        engine.terminate()
-
-    def _iteration_completed(self, engine: Engine) -> None:
-        if time.monotonic() > self._report_due:
-            self._postpone_report()
-        if self.steps() >= self.step_limit:
-            self.limit_reached(engine)
-        elif self.should_stop():
-            # A signal may have arrived during the iteration. The run ends now, so that the iteration's update is kept.
-            engine.terminate()
-
     def _learning_started(self, engine: Engine) -> None:
         self._learning = True
 
     def _start(self, engine: Engine) -> None:
         state: Any = engine.state
         state.solved = False
-        self.reason = None  # forget that of the engine's last run
-        self.signals = []
-        self._learning = False
         if threading.current_thread() is not threading.main_thread():
             return  # only the main thread can handle signals
         handlers = {signal.SIGALRM: self._on_alarm} | dict.fromkeys(SIGNALS, self._on_signal)
@@ -192,17 +168,16 @@ class Stopper:
         )
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._learning:
-            # Not by the log, because the signal may have interrupted a line of it. "^C" stands on the current line.
-            saving, without = (", then saving", ", without saving") if self.saves else ("", "")
-            message = f"\nStopping after this update{saving} ... (a second Ctrl-C stops at once{without})\n"
-            with suppress(OSError):
-                os.write(2, message.encode())
         self.reason = self.reason or signal.Signals(number).name
         self.signals.append(number)
         if not self._learning:
             self.release_signals()
             raise Interrupted(number)
+        # Not by the log, because the signal may have interrupted a line of it. "^C" stands on the current line.
+        saving, without = (", then saving", ", without saving") if self.saves else ("", "")
+        message = f"\nStopping after this update{saving} ... (a second Ctrl-C stops at once{without})\n"
+        with suppress(OSError):
+            os.write(2, message.encode())
         signal.signal(signal.SIGINT, self._previous_handlers[signal.SIGINT])
         for other in {signal.SIGTERM, signal.SIGHUP} & self._previous_handlers.keys():
             signal.signal(other, signal.SIG_IGN)

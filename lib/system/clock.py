@@ -32,10 +32,9 @@ class Stopwatch:
 
 
 def since_process_start() -> float:
-    """Return the seconds since the operating system started this process, imports included.
+    """Return the seconds since the operating system started this process; without /proc, since this file's import.
 
-    Wall-clock time is not used, because it may be changed. Without /proc, the seconds count from the import of this
-    file.
+    The clock of the day is not used, because it may be changed.
     """
     return time.monotonic() - _process_start()
 

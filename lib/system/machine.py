@@ -45,12 +45,7 @@ def torch_threads(number: int) -> Iterator[None]:
 
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Describe the operating system, processor, cores, memory, PyTorch threads, a device, and whether it is
-    faster in bfloat16.
-
-    Args:
-        device: torch device; a GPU is described by its name.
-    """
+    """Describe the operating system, processor, cores, memory, PyTorch threads, and a device."""
     return {
         "system": platform.platform(),
         "processor": _processor(),

@@ -33,8 +33,8 @@ def keep_freed_memory() -> bool:
 
     The activations of a batch are blocks of some megabytes. By default glibc maps and unmaps each block, and the
     system clears it page by page. On two cores, a DQN batch of 32 then takes 23 ms, and 17.6 ms with this setting.
-    Blocks above 32 MiB, such as a checkpoint's copy of the replay buffer, are still returned at once. Use a `Trimmer`
-    to limit the memory that is kept.
+    Blocks above 32 MiB, such as a checkpoint's copy of the replay buffer, are still returned at once. A `Trimmer`
+    limits the memory that is kept.
 
     Returns:
         True if the setting was applied. Other C libraries do not have it and do not need it.
@@ -64,10 +64,7 @@ class Trimmer:
 
 
 def free() -> int:
-    """Return the bytes that can still be allocated: on the machine, and within the limit of a container or job.
-
-    The limit is that of this process's control group (version 2) or of a group around it.
-    """
+    """Return the bytes that can still be allocated, on the machine and in this process's control groups (version 2)."""
     bounds = [psutil.virtual_memory().available]
     group = GROUPS / GROUP.read_text().rpartition("0::/")[2].strip() if GROUP.exists() else GROUPS
     for folder in (group, *group.parents):
@@ -91,17 +88,14 @@ def shortage(error: BaseException) -> Fault | None:
 
 
 def require(subject: str, amount: int, needed: int, advice: Callable[[int], str]) -> None:
-    """Check that an allocation fits into the free memory.
+    """Raise UsageError if an allocation does not fit into the free memory.
 
     Args:
         subject: start of the error message, such as "a replay buffer of 1,000 steps needs".
         amount: requested size in the caller's unit, such as 1,000 steps.
         needed: bytes for that amount.
-        advice: function that returns the last part of the message. Its argument is the amount that would fit into 80 %
-            of the free memory.
-
-    Raises:
-        UsageError: if it does not fit.
+        advice: function that returns the last part of the message, given the amount that would fit into 80 % of the
+            free memory.
     """
     bytes_free = free()
     if needed > bytes_free:

@@ -17,10 +17,7 @@ class ParentGone(KeyboardInterrupt):
 
 
 def kill_with_parent() -> None:
-    """Have Linux kill this process when its parent ends, even if this process is stopped.
-
-    Do nothing on other systems.
-    """
+    """Have Linux kill this process when its parent ends, even if this process is stopped."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -46,11 +43,7 @@ def end_with_learner() -> None:
 
 
 def receive(connection: "Connection[Any, Any]") -> Any:
-    """Return the next message from the parent.
-
-    Raises:
-        ParentGone: if the parent has ended or has closed the connection.
-    """
+    """Return the next message from the parent, or raise ParentGone."""
     try:
         return connection.recv()
     except (EOFError, OSError) as error:
@@ -58,11 +51,7 @@ def receive(connection: "Connection[Any, Any]") -> Any:
 
 
 def send(connection: "Connection[Any, Any]", message: Any) -> None:
-    """Send a message to the parent.
-
-    Raises:
-        ParentGone: if the parent has ended or has closed the connection.
-    """
+    """Send a message to the parent, or raise ParentGone."""
     try:
         connection.send(message)
     except OSError as error:

@@ -28,10 +28,9 @@ class ChildLost(Fault):
 
 
 def start_server() -> None:
-    """Start the fork server, unless it runs.
+    """Start the fork server, unless it runs. It imports the project's modules that this process has.
 
-    In the background, the server imports the modules of this project that this process has. Every child runs the main
-    script's imports again, and finds them done.
+    Every child runs the main script's imports again, and finds them done.
     """
     project = __name__.partition(".")[0]
     ours = [name for name in list(sys.modules) if name.partition(".")[0] == project]
@@ -41,15 +40,9 @@ def start_server() -> None:
 
 
 def pickled(payload: Any, name: str, advice: str) -> bytes:
-    """Pickle an object for another process.
+    """Pickle an object for another process, which reads it with `pickle.loads`.
 
-    Args:
-        payload: object to send; the process reads it with `pickle.loads`.
-        name: name of the object for the error message.
-        advice: last sentence of the error message, without a full stop.
-
-    Raises:
-        UsageError: if the object cannot be pickled.
+    If that is impossible, a UsageError gives its name, the reason and the advice, a sentence without a full stop.
     """
     try:
         return bytes(cloudpickle.dumps(payload))
@@ -63,7 +56,7 @@ class Child:
     Attributes:
         name: name of the process in messages.
         process: the process, or None before `launch`.
-        connection: the parent's end of a pipe, or None before `launch`. The child's function gets the other end.
+        connection: the parent's end of a pipe, or None before `launch`.
     """
 
     def __init__(self, name: str):
@@ -72,16 +65,9 @@ class Child:
         self.connection: Any = None
 
     def launch(self, target: Callable[..., None], *arguments: Any) -> None:
-        """Start the process.
+        """Start a process that calls `target` with its end of the pipe and `arguments`.
 
         Store this child somewhere before. A signal may interrupt this call after the process has started.
-
-        Args:
-            target: function that runs in the child. Its arguments are the child's connection and `arguments`.
-            arguments: further arguments of the function.
-
-        Raises:
-            ChildLost: if the fork server cannot start it.
         """
         self.connection, far_end = context.Pipe()
         self.process = context.Process(target=target, args=(far_end, *arguments), name=self.name.replace(" ", "-"))
@@ -123,16 +109,12 @@ def describe_exit(code: int) -> str:
     """Describe an exit code, as in "was killed by SIGKILL"."""
     if code >= 0:
         return f"died with exit code {code}"
-    known = -code in set(signal.Signals)
-    return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
 def kill_child(process: Any) -> None:
-    """Kill a child process and its own child processes, and wait until its death is reported.
-
-    Args:
-        process: process of `context` that has been started.
-    """
+    """Kill a started process of `context` and its own child processes, and wait until its death is reported."""
     descendants: list[psutil.Process] = []
     with suppress(psutil.Error):
         descendants = psutil.Process(process.pid).children(recursive=True)

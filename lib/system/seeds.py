@@ -86,10 +86,7 @@ def hashed_seed(*numbers: int) -> int:
 
 
 def tagged_seed(tag: str, *numbers: int) -> int:
-    """Hash a purpose and numbers to a 32-bit seed, apart from those of hashed_seed and of other purposes.
-
-    Unlike SeedSequence, it does not ignore zeros at the end.
-    """
+    """Hash a purpose and numbers to a 32-bit seed, apart from those of hashed_seed and of other purposes."""
     text = f"{tag} {numbers}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
 
@@ -97,18 +94,11 @@ def tagged_seed(tag: str, *numbers: int) -> int:
 def episode_seed(seed: int, environment: int, episode: int) -> int:
     """Return the 32-bit seed for the reset at which an episode starts.
 
-    Args:
-        seed: seed of the run.
-        environment: environment index.
-        episode: episode index of that environment.
+    `seed` is that of the run; `environment` and `episode` are indices.
     """
     return hashed_seed(seed, environment, episode)
 
 
 def derived_seeds(seed: int, num_envs: int) -> np.ndarray:
-    """Return a 31-bit seed for each environment, hashed from the seed and the environment index.
-
-    Returns:
-        (num_envs,) int64.
-    """
+    """Return a 31-bit seed for each environment, hashed from the seed and its index, (num_envs,) int64."""
     return np.array([hashed_seed(seed, index) >> 1 for index in range(num_envs)], np.int64)

@@ -19,11 +19,7 @@ FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
 class SharedBlock:
     """Zeroed memory that a child process shares if the block is among the arguments with which it is started.
 
-    Args:
-        size: bytes.
-
-    Raises:
-        UsageError: if FOLDER has no room for it.
+    A UsageError says that FOLDER has no room for `size` bytes.
     """
 
     def __init__(self, size: int):

@@ -122,21 +122,18 @@ class Slots:
         if sum(map(aligned, sizes)) > self.size:
             return pickle.dumps(payload, protocol=5), slot, []
         view = memoryview(self._block.memory)
-        for part, start in zip(raw, self._starts(slot, sizes), strict=True):
-            view[start : start + len(part)] = part
+        for part, place in zip(raw, self._places(slot, sizes), strict=True):
+            view[place] = part
         return header, slot, sizes
 
     def unpack(self, header: bytes, slot: int, sizes: Sequence[int]) -> Any:
         """Return the object that was passed to `pack`. Its arrays are read-only views of the slot."""
         view = memoryview(self._block.memory).toreadonly()
-        starts = self._starts(slot, sizes)
-        return pickle.loads(
-            header, buffers=[view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
-        )
+        return pickle.loads(header, buffers=[view[place] for place in self._places(slot, sizes)])
 
-    def _starts(self, slot: int, sizes: Sequence[int]) -> list[int]:
-        starts, start = [], slot * self.size
+    def _places(self, slot: int, sizes: Sequence[int]) -> list[slice]:
+        places, start = [], slot * self.size
         for size in sizes:
-            starts.append(start)
+            places.append(slice(start, start + size))
             start += aligned(size)
-        return starts
+        return places

@@ -110,14 +110,6 @@ def test_a_run_of_another_format_is_refused(tmp_path):
         read_params(run.path)
 
 
-def test_a_json_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
-    folder.write_json(tmp_path / "result.json", {"a": 1})
-    with full_disk(10), pytest.raises(OSError, match="File too large"):
-        folder.write_json(tmp_path / "result.json", {"a": 2, "more": "x" * 100})
-    assert folder.read_json(tmp_path / "result.json") == {"a": 1}
-    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
-
-
 def test_files_are_truncated_to_their_saved_sizes_and_new_ones_removed(tmp_path, caplog):
     (tmp_path / "episodes.csv").write_bytes(b"episode,step\n1,100\n")
     (tmp_path / "events.out.tfevents.1").write_bytes(b"12345")
@@ -143,10 +135,7 @@ def test_a_run_is_found_by_its_name_or_path_and_a_model_from_any_folder(tmp_path
     monkeypatch.chdir(tmp_path)
     assert find("a", runs_dir) == find("runs/a", runs_dir) == runs_dir / "a"
     assert find("models/pong", runs_dir) == PROJECT / "models/pong"
-    for name, reason in (
-        ("runs", "is not a run: it has no params.json"),
-        ("b", "there is no run folder 'b'"),
-    ):
+    for name, reason in (("runs", "is not a run: it has no params.json"), ("b", "there is no run folder 'b'")):
         with pytest.raises(UsageError, match=reason):
             find(name, runs_dir)
 

@@ -206,17 +206,6 @@ def test_an_error_saves_nothing_closes_all_and_says_how_to_continue(tmp_path, mo
     resumed.run.close()
 
 
-def test_a_game_for_evaluations_that_fails_to_close_does_not_harm_the_run(tmp_path, monkeypatch, caplog):
-    class Stuck(Counting):
-        def close(self):
-            raise RuntimeError("the window is stuck")
-
-    monkeypatch.setattr("lib.run.setup.make_env", lambda env_id: Stuck())
-    own = train(tmp_path, stop_after=40, evaluate_every=1000)
-    assert "the window is stuck" in caplog.text
-    assert result_of(own.run.path)["steps"] == saved_step(own.run) == 40
-
-
 def solved(tmp_path, **options):
     return train(tmp_path, params=GOAL, **options)
 
@@ -335,11 +324,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(tmp_path
         ({"save": {"net": {}}}, TypeError, r"save\['net'\] is dict; it has to be the network"),
         ({"save": None, "init": Path("models/pong")}, UsageError, "--init needs the network, which this script does"),
         ({"save": None, "evaluate_every": 10}, UsageError, "--evaluate-every needs the network"),
-        (
-            {"evaluate_every": 9, "params": {"env_name": "fakes:Missing-v0"}},
-            UsageError,
-            "cannot make",
-        ),
+        ({"evaluate_every": 9, "params": {"env_name": "fakes:Missing-v0"}}, UsageError, "cannot make"),
         ({"record_every": 9, "params": {"env_name": "fakes:Missing-v0"}}, UsageError, "Missing"),
         ({"init": Path("models/pong")}, UsageError, "the checkpoint does not fit 'net' of this program"),
     ],

@@ -17,11 +17,10 @@ def test_the_process_started_when_the_system_says():
     assert clock.since_process_start() == pytest.approx(time.time() - psutil.Process().create_time(), abs=1.0)
 
 
-@pytest.mark.parametrize("jump", [-2 * 86_400, 2 * 86_400])
-def test_setting_the_clock_of_the_day_changes_no_duration(monkeypatch, jump):
+def test_setting_the_clock_of_the_day_changes_no_duration(monkeypatch):
     before, now = clock.since_process_start(), time.time
     clock._process_start.cache_clear()
-    monkeypatch.setattr(time, "time", lambda: now() + jump)
+    monkeypatch.setattr(time, "time", lambda: now() + 2 * 86_400)
     assert clock.since_process_start() == pytest.approx(before, abs=1.0)
 
 
@@ -31,24 +30,12 @@ def test_without_proc_the_import_counts_as_the_start(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.2, "10 s"),
-        (114, "110 s"),
-        (116, "2 min"),
-        (120 * 60, "2 h"),
-        (48 * 3600, "2 days"),
-    ],
+    ("seconds", "text"), [(0.2, "10 s"), (114, "110 s"), (116, "2 min"), (120 * 60, "2 h"), (48 * 3600, "2 days")]
 )
 def test_an_estimate_is_rounded_to_one_unit(seconds, text):
     assert clock.format_estimate(seconds) == text
 
 
-def test_a_duration_has_hours_minutes_and_seconds():
-    assert [clock.format_duration(seconds) for seconds in (0, 59.9, 3599, 3600, 90061)] == [
-        "0:00:00",
-        "0:00:59",
-        "0:59:59",
-        "1:00:00",
-        "25:01:01",
-    ]
+@pytest.mark.parametrize(("seconds", "text"), [(59.9, "0:00:59"), (3600, "1:00:00"), (90061, "25:01:01")])
+def test_a_duration_has_hours_minutes_and_seconds(seconds, text):
+    assert clock.format_duration(seconds) == text

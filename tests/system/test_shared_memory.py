@@ -38,12 +38,12 @@ def test_the_kept_versions_of_weights_are_available():
     tensors = [torch.zeros(2, 3), torch.zeros((), dtype=torch.int64), torch.zeros(0), torch.zeros(5, dtype=torch.bool)]
     weights = SharedWeights(tensors, size=2)
     assert weights.versions == []
-    for version in (0, 1, 2):
+    for version in (0, 1, 5):  # versions may skip
         weights.publish(version, [torch.full_like(tensor, version) for tensor in tensors])
         for shared, tensor in zip(weights.read(version), tensors, strict=True):
             assert torch.equal(shared, torch.full_like(tensor, version))
             assert shared.dtype == tensor.dtype
-    assert weights.versions == [1, 2]
+    assert weights.versions == [1, 5]
     with pytest.raises(LookupError, match="version 4 of the weights is not available"):
         weights.read(4)
 
@@ -58,11 +58,3 @@ def test_while_weights_are_copied_their_slot_has_no_version():
     for version in range(4):
         weights.publish(version, tensors(float(version)))
     assert seen == [[], [0], [1], [2]]
-
-
-def test_versions_may_skip():
-    weights = SharedWeights([torch.zeros(1)], size=2)
-    for version in (1, 2, 7, 9):
-        weights.publish(version, [torch.full((1,), version)])
-    assert weights.versions == [7, 9]
-    assert [weights.read(version)[0].item() for version in (7, 9)] == [7.0, 9.0]
