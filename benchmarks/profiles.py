@@ -106,8 +106,8 @@ def parts(rung: str, steps: int) -> dict[str, float]:
         "unpack the batch": inner["unpack"],
         "loss, target copies": outer["learn"] - inner["unpack"] - learning,
     }
-    seconds["telemetry, checkpoints, ignite"] = run_speed.training_seconds - sum(seconds.values())
-    return {part: 1000 * spent / run_speed.training_steps for part, spent in seconds.items()}
+    seconds["telemetry, checkpoints, ignite"] = run_speed.training.seconds - sum(seconds.values())
+    return {part: 1000 * spent / run_speed.training.steps for part, spent in seconds.items()}
 
 
 class RandomAgent(ptan.agent.BaseAgent):

@@ -43,7 +43,7 @@ def attach_start(engine: Engine, speed: Speed, warm_up: int, saves: bool) -> Non
     def learning_started(engine: Engine) -> None:
         steps, seconds = speed.warm_up
         if warm_up and steps:  # an iterator of the user's own does not count them
-            log.info("Replay warm-up: %s steps in %.1f s, %.0f steps/s.", f"{steps:,}", seconds, speed.warm_up_speed)
+            log.info("Replay warm-up: %s steps in %.1f s, %.0f steps/s.", f"{steps:,}", seconds, speed.warm_up.rate)
         log.info("Learning. Ctrl-C stops%s.", " and saves" if saves else "; this script saves no checkpoint")
 
     engine.add_event_handler(TrainingEvents.LEARNING_STARTED, learning_started)
@@ -137,7 +137,7 @@ class Screen:
         log.info(
             "Episode %d: reward=%g, steps=%d, speed=%.1f f/s, elapsed=%s",
             *(count, episode.total, episode.length),
-            self.speed.warm_up_speed if in_warm_up else self.speed.recent,
+            self.speed.warm_up.rate if in_warm_up else self.speed.recent,
             elapsed,
         )
 
@@ -173,9 +173,11 @@ class Screen:
 
     def _left(self) -> list[str]:
         """Return the estimated time until the goal or the first limit, whichever comes first; [] if unknown."""
-        to_limit = math.inf if self.time_limit is None else self.time_limit - since_process_start()
-        if self.speed.with_pauses > 0:
-            to_limit = min(to_limit, (self.step_limit - self.episodes.steps) / self.speed.with_pauses)
+        now, steps = since_process_start(), self.speed.training.steps
+        to_limit = math.inf if self.time_limit is None else self.time_limit - now
+        if steps:  # pauses for evaluations and videos count
+            per_step = (now - self.speed.learning_since) / steps
+            to_limit = min(to_limit, (self.step_limit - self.episodes.steps) * per_step)
         goal = self.episodes.stop_reward
         to_goal = None if goal is None else seconds_to_rise(self._recent, goal - self.episodes.mean)
         if to_goal is not None and to_goal < to_limit:
@@ -210,13 +212,14 @@ def seconds_to_rise(episodes: Sequence[Episode], missing: float) -> float | None
 
 def log_result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed, frame_skip: int) -> None:
     """Log the training time by part, the speed, and the reason for the end, a key of stopping.EXIT_CODES."""
-    if speed.training_steps:
+    if speed.training.steps:
+        rate = speed.training.rate
         log.info("Training time by part:\n%s", speed.table())
         log.info(
             "Speed of training: %s agent steps/s%s, %s learner updates/s.",
-            format_rate(speed.overall),
-            f" ({format_rate(speed.overall * frame_skip)} emulator frames/s)" if frame_skip > 1 else "",
-            format_rate(speed.updates_per_second),
+            format_rate(rate),
+            f" ({format_rate(rate * frame_skip)} emulator frames/s)" if frame_skip > 1 else "",
+            format_rate(speed.updates / speed.training.seconds),
         )
     else:
         log.info("Too short to measure the speed." if speed.updates else "No update was made in this process.")

@@ -29,7 +29,7 @@ from lib.run.checkpoint import LAST
 from lib.run.console import tool_command
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult, Policy, count_at_limit, play_together
 from lib.run.episodes import Episodes, format_return
-from lib.run.events import EvaluationEvents
+from lib.run.events import TrainingEvents
 from lib.run.folder import RunFolder, write_json
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
@@ -236,7 +236,7 @@ class PeriodicEvaluation:
         """Evaluate after an iteration if it is due, and at the start of a resumed run.
 
         Args:
-            engine: training engine, which fires EvaluationEvents.EVALUATED after each evaluation.
+            engine: training engine, which fires TrainingEvents.EVALUATED after each evaluation.
             untimed: function that returns a context manager; time spent in it does not count as training.
         """
         players = [EpisodePlayer(env) for env in self.envs]
@@ -253,7 +253,7 @@ class PeriodicEvaluation:
                 self._last = self.steps()
                 statistics = summary(results)
                 self.spread = {name: statistics[name] for name in SPREAD}
-                engine.fire_event(EvaluationEvents.EVALUATED)
+                engine.fire_event(TrainingEvents.EVALUATED)
 
         engine.add_event_handler(Events.EPOCH_STARTED(event_filter=is_due), play)
         engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=is_due), play)

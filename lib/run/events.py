@@ -6,9 +6,13 @@ from ignite.engine import Engine, EventEnum, Events
 
 
 class TrainingEvents(EventEnum):
-    """LEARNING_STARTED fires once: after the warm-up, when the first batch has been sampled."""
+    """LEARNING_STARTED fires once, after the warm-up, when the first batch has been sampled.
+
+    EVALUATED fires when all episodes of an evaluation during training have been played.
+    """
 
     LEARNING_STARTED = "learning_started"
+    EVALUATED = "evaluated"
 
 
 class EpisodeEvents(EventEnum):
@@ -33,18 +37,11 @@ class PeriodEvents(EventEnum):
     ITERS_100000_COMPLETED = "iterations_100000_completed"
 
 
-class EvaluationEvents(EventEnum):
-    """EVALUATED fires when all episodes of an evaluation during training have been played."""
-
-    EVALUATED = "evaluated"
-
-
 def register_events(engine: Engine) -> None:
-    """Register all events. every=10 counts episodes for EpisodeEvents, and iterations for PeriodEvents."""
-    engine.register_events(*TrainingEvents)
-    engine.register_events(*EvaluationEvents, event_to_attr=dict.fromkeys(EvaluationEvents, "evaluation"))
+    """Register all events. every=10 counts episodes for EpisodeEvents, and iterations for all others."""
     engine.register_events(*EpisodeEvents, event_to_attr=dict.fromkeys(EpisodeEvents, "episode"))
-    engine.register_events(*PeriodEvents, event_to_attr=dict.fromkeys(PeriodEvents, "iteration"))
+    others = (*TrainingEvents, *PeriodEvents)
+    engine.register_events(*others, event_to_attr=dict.fromkeys(others, "iteration"))
 
 
 def attach_periods(engine: Engine) -> None:

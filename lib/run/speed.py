@@ -15,10 +15,19 @@ from lib.system.clock import since_process_start
 
 
 class Mark(NamedTuple):
-    """A moment of the run: agent steps, and seconds since process start without pauses."""
+    """Agent steps, and seconds: a moment of the run since process start without pauses, or a time between two."""
 
     steps: int
     seconds: float
+
+    def since(self, earlier: "Mark") -> "Mark":
+        """Return the time between two moments."""
+        return Mark(self.steps - earlier.steps, self.seconds - earlier.seconds)
+
+    @property
+    def rate(self) -> float:
+        """Agent steps per second; NaN if no time has passed."""
+        return self.steps / self.seconds if self.seconds > 0.0 else math.nan
 
 
 class Speed:
@@ -92,37 +101,12 @@ class Speed:
     @property
     def recent(self) -> float:
         """Agent steps per second over the last 1,000 agent steps, or over all if there are fewer."""
-        return _rate(self._marks[0], self._marks[-1]) if self._marks else math.nan
+        return self._marks[-1].since(self._marks[0]).rate if self._marks else math.nan
 
     @property
-    def overall(self) -> float:
-        """Agent steps per second of training since the engine started."""
-        return _rate(self._start, self._marks[-1]) if self._marks else math.nan
-
-    @property
-    def with_pauses(self) -> float:
-        """Agent steps per second of training since the engine started, pauses included."""
-        return self.training_steps / (since_process_start() - self.learning_since) if self.training_steps else math.nan
-
-    @property
-    def warm_up_speed(self) -> float:
-        """Agent steps per second while the replay was filled."""
-        return self.warm_up.steps / self.warm_up.seconds if self.warm_up.seconds else math.nan
-
-    @property
-    def updates_per_second(self) -> float:
-        """Learner iterations per second of training since the engine started."""
-        return self.updates / self.training_seconds if self.training_seconds else math.nan
-
-    @property
-    def training_steps(self) -> int:
-        """Agent steps of training since the engine started."""
-        return self._marks[-1].steps - self._start.steps if self._marks else 0
-
-    @property
-    def training_seconds(self) -> float:
-        """Seconds of training since the engine started."""
-        return self._marks[-1].seconds - self._start.seconds if self._marks else 0.0
+    def training(self) -> Mark:
+        """Agent steps and seconds of training since the engine started, without warm-up and pauses."""
+        return self._marks[-1].since(self._start) if self._marks else Mark(0, 0.0)
 
     @property
     def parts(self) -> dict[str, float]:
@@ -132,12 +116,12 @@ class Speed:
 
     def table(self) -> str:
         """Return a table of the seconds of training, one line per part."""
-        parts, seconds = self.parts, self.training_seconds
+        parts, (steps, seconds) = self.parts, self.training
         parts["rest"] = max(0.0, seconds - sum(parts.values()))
         lines = [f"{'part':<12}{'seconds':>10}{'share':>8}{'ms/step':>11}"]
         for part, spent in parts.items():
             share = spent / seconds if seconds else 0.0
-            lines.append(f"{part:<12}{spent:>10.1f}{share:>8.1%}{1000 * spent / max(1, self.training_steps):>11.2f}")
+            lines.append(f"{part:<12}{spent:>10.1f}{share:>8.1%}{1000 * spent / max(1, steps):>11.2f}")
         return "\n".join(lines)
 
     def _run_started(self) -> None:
@@ -151,7 +135,7 @@ class Speed:
 
     def _end_warm_up(self, engine: Engine) -> None:
         begun, self._start = self._start, self._mark()
-        self.warm_up = Mark(self._start.steps - begun.steps, self._start.seconds - begun.seconds)
+        self.warm_up = self._start.since(begun)
         self.learning_since = since_process_start()
         self._marks.append(self._start)
         self.exp_source.metrics()  # discard the measurements of the warm-up
@@ -210,7 +194,3 @@ def _count_transitions(batch: Any) -> int:
         batch = batch[0]
     parts = batch if isinstance(batch, list) else [batch]
     return sum(len(part) if isinstance(part, Sized) and not isinstance(part, tuple | str) else 1 for part in parts)
-
-
-def _rate(old: Mark, new: Mark) -> float:
-    return (new.steps - old.steps) / (new.seconds - old.seconds) if new.seconds > old.seconds else math.nan

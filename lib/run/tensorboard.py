@@ -13,8 +13,9 @@ from torch.utils.tensorboard.summary import hparams
 
 from lib.run.episodes import SMOOTHING, Episodes
 from lib.run.evaluation import PeriodicEvaluation
-from lib.run.events import EpisodeEvents, EvaluationEvents
+from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.run.speed import Speed
+from lib.run.tracking import Tracker, end_metrics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,16 +25,6 @@ make_hparams_summaries: Callable[..., Sequence[Any]] = hparams
 
 FIGURES_EVERY = 5_000  # iterations between two figures
 
-# Entries of result.json that are written as end/<name>, besides steps_per_second of this process.
-END = ("mean_100", "best_mean", "seconds")
-
-
-def end_metrics(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scalars that describe a finished run, by their tags, given the content of result.json."""
-    values = {name: result[name] for name in END}
-    values["steps_per_second"] = result["this_process"]["steps_per_second"]
-    return {f"end/{name}": value for name, value in values.items() if value is not None}
-
 
 class FigureFunction(Protocol):
     """A function that draws a figure."""
@@ -41,24 +32,16 @@ class FigureFunction(Protocol):
     def __call__(self) -> "Figure": ...
 
 
-class Mirror(Protocol):
-    """A tracker that gets the scalars of TensorBoard."""
-
-    def mirror(self, engine: Engine, original: OutputHandler, event: Any) -> None:
-        """Attach a handler that writes what `original` writes."""
-        ...
-
-
 class _Logger(TensorboardLogger):
     """ignite's logger with torch's writer, which ignite uses only if tensorboardX is not installed."""
 
-    def __init__(self, folder: Path, mirror: Mirror | None):
+    def __init__(self, folder: Path, tracker: Tracker | None):
         self.writer = SummaryWriter(log_dir=str(folder))
-        self.mirror = mirror
+        self.tracker = tracker
 
     def attach(self, engine: Engine, log_handler: Any, event_name: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.mirror is not None:
-            self.mirror.mirror(engine, log_handler, event_name)
+        if self.tracker is not None:
+            self.tracker.mirror(engine, log_handler, event_name)
         return super().attach(engine, log_handler, event_name, *args, **kwargs)
 
 
@@ -67,15 +50,15 @@ class TensorBoard:
 
     Args:
         folder: run folder.
-        mirror: tracker that gets the same scalars, or None.
+        tracker: tracker that gets the same scalars, or None.
 
     Attributes:
         average: exponentially smoothed loss.
     """
 
-    def __init__(self, folder: Path, mirror: Mirror | None = None):
+    def __init__(self, folder: Path, tracker: Tracker | None = None):
         self.average = RunningAverage(output_transform=lambda output: output["loss"], alpha=SMOOTHING)
-        self.logger = _Logger(folder, mirror)
+        self.logger = _Logger(folder, tracker)
 
     def attach(self, engine: Engine, speed: Speed, extra_metrics: Sequence[str]) -> None:
         """Write episodes/* when an episode ends, and train/* and time/* whenever the speed is measured.
@@ -122,7 +105,7 @@ class TensorBoard:
             output_transform=lambda output: evaluation.spread,
             global_step_transform=lambda *_: steps(),
         )
-        self.logger.attach(engine, scalars, EvaluationEvents.EVALUATED)
+        self.logger.attach(engine, scalars, TrainingEvents.EVALUATED)
 
     def attach_figures(self, engine: Engine, steps: Callable[[], int], figures: Mapping[str, FigureFunction]) -> None:
         """Write pictures/<name> every FIGURES_EVERY iterations, against the agent step."""

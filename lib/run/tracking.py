@@ -4,6 +4,7 @@ A tracker gets what TensorBoard gets, under the same tags: whatever is attached 
 the tracker's, too. Its x axis is always agent steps.
 """
 
+import dataclasses
 import json
 import logging
 import os
@@ -19,7 +20,6 @@ from ignite.handlers.base_logger import BaseOutputHandler
 from lib.errors import UsageError
 from lib.run.evaluation import SPREAD
 from lib.run.stopping import EXIT_CODES
-from lib.run.tensorboard import end_metrics
 from lib.system.log import install_command
 from lib.system.seeds import undisturbed
 
@@ -28,69 +28,73 @@ log = logging.getLogger(__name__)
 PROJECT_NAME = "pong-ladder"  # project or experiment at the tracker
 
 
+# Entries of result.json that are written as end/<name>, besides steps_per_second of this process.
+END = ("mean_100", "best_mean", "seconds")
+
+
+def end_metrics(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scalars that describe a finished run, by their tags, given the content of result.json."""
+    values = {name: result[name] for name in END}
+    values["steps_per_second"] = result["this_process"]["steps_per_second"]
+    return {f"end/{name}": value for name, value in values.items() if value is not None}
+
+
+@dataclasses.dataclass
 class Tracker:
     """A run at a tracker. An error of the tracker is logged and ends the tracking, not the training.
 
-    Args:
+    Attributes:
         name: name of the tracker.
         steps: function that returns the agent steps so far.
         logger: ignite's logger.
         handler: class of ignite's handlers that write to the logger.
-        log: function that sends metrics of the current agent step.
-        send: function that sends a picture or a video.
+        write: function that sends metrics of an agent step.
+        upload: function that sends a picture or a video.
         close: function that ends the run with an exit code.
     """
 
-    def __init__(
-        self,
-        name: str,
-        steps: Callable[[], int],
-        logger: object,
-        handler: Callable[..., BaseOutputHandler],
-        log: Callable[[dict[str, float], int], object],
-        send: Callable[[Path], object],
-        close: Callable[[int], object],
-    ):
-        self.name = name
-        self.steps = steps
-        self._logger = logger
-        self._handler = handler
-        self._log, self._send, self._close = log, send, close
-        self._failed = False
+    name: str
+    steps: Callable[[], int]
+    logger: object
+    handler: Callable[..., BaseOutputHandler]
+    write: Callable[[dict[str, float], int], object]
+    upload: Callable[[Path], object]
+    close: Callable[[int], object]
+    has_failed: bool = False
 
     def mirror(self, engine: Engine, original: BaseOutputHandler, event: Any) -> None:
         """Attach a handler that writes what one of TensorBoard's handlers writes."""
-        copy = self._handler(original.tag, original.metric_names, original.output_transform, lambda *_: self.steps())
-        engine.add_event_handler(event, lambda engine: self._attempt(copy, engine, self._logger, event))
+        copy = self.handler(original.tag, original.metric_names, original.output_transform, lambda *_: self.steps())
+        engine.add_event_handler(event, lambda engine: self._attempt(copy, engine, self.logger, event))
 
     def send(self, file: Path) -> None:
         """Send a picture or a video."""
-        self._attempt(self._send, file)
+        self._attempt(self.upload, file)
 
     def finish(self, run: Path) -> None:
         """Send end/* and the learning curve of a finished run, and close it at the tracker."""
         result = json.loads((run / "result.json").read_text())
         evaluation = result.get("evaluation", {})
         metrics = {f"end/evaluation_{name}": evaluation[name] for name in SPREAD if name in evaluation}
-        self._attempt(self._log, end_metrics(result) | metrics, self.steps())
+        self._attempt(self.write, end_metrics(result) | metrics, self.steps())
         if (run / "curve.png").exists():
             self.send(run / "curve.png")
-        self._attempt(self._close, EXIT_CODES[result["stopped"]])
+        self._attempt(self.close, EXIT_CODES[result["stopped"]])
 
     def fail(self) -> None:
         """Close the run at the tracker as failed."""
-        self._attempt(self._close, 1)
+        self._attempt(self.close, 1)
 
     def _attempt(self, call: Callable[..., object], *arguments: Any) -> None:
         """Call a function, unless the tracker has failed before."""
-        if self._failed:
+        if self.has_failed:
             return
         try:
             with undisturbed():
                 call(*arguments)
         except Exception as error:  # noqa: BLE001 - the tracker is not our code, and its server may be anywhere
             log.warning("%s failed: %s. Tracking ends; the run and its files are not affected.", self.name, error)
-            self._failed = True
+            self.has_failed = True
 
 
 def track_by_wandb(run: Path, settings: Mapping[str, Any], steps: Callable[[], int]) -> Tracker:

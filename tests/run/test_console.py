@@ -18,6 +18,7 @@ from lib.run import console
 from lib.run.console import Screen, next_steps, seconds_to_rise
 from lib.run.episodes import Episodes
 from lib.run.options import RunOptions
+from lib.run.speed import Mark
 from running import PROJECT, assignments, run
 from sources import CountingSource
 
@@ -34,7 +35,8 @@ class Watched:
         monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.source = CountingSource()
         self.episodes = Episodes(self.source, options.pop("goal", 18.0))
-        speed = SimpleNamespace(recent=2000.0, with_pauses=1000.0, learning_since=0.0, warm_up_speed=1.0)
+        monkeypatch.setattr(console, "since_process_start", lambda: 50.0)
+        speed = SimpleNamespace(recent=2000.0, training=Mark(50_000, 40.0), learning_since=0.0)
         usual = {"warm_up": 0, "step_limit": 1_000_000, "time_limit": None}
         self.screen = Screen(self.source, self.episodes, speed, **usual | options)
         self.screen._start_training()

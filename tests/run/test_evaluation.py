@@ -18,7 +18,7 @@ from lib.envs.single_env import make_env
 from lib.run import episode_player, evaluation
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer
 from lib.run.evaluation import PeriodicEvaluation, evaluate, is_clearly_below
-from lib.run.events import EvaluationEvents, register_events
+from lib.run.events import TrainingEvents, register_events
 
 
 class RandomReturns(gym.Env):
@@ -97,7 +97,7 @@ def periodic(engine, every, policy, steps, stopped=lambda: False, untimed=nullco
     attached = PeriodicEvaluation(every, policy, envs, 1, steps, stopped)
     register_events(engine)
     attached.attach(engine, untimed)
-    engine.add_event_handler(EvaluationEvents.EVALUATED, lambda: evaluated.append(steps()))
+    engine.add_event_handler(TrainingEvents.EVALUATED, lambda: evaluated.append(steps()))
     return attached, evaluated
 
 

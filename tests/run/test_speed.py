@@ -49,16 +49,16 @@ def test_the_speed_of_training_leaves_out_the_warm_up_and_pauses(monkeypatch):
 
     speed = Clocked(monkeypatch, process, warm_up).run(200)
     assert speed.warm_up == (1001, 1.0)
-    assert speed.recent == speed.overall == pytest.approx(199 / 100)
-    assert speed.with_pauses == pytest.approx(199 / 20_100)
-    assert (speed.training_seconds, speed.updates_per_second) == pytest.approx((100.0, 2.0))
+    assert speed.recent == speed.training.rate == pytest.approx(199 / 100)
+    assert speed.training == pytest.approx((199, 100.0))
+    assert speed.updates == 200
 
 
 def test_the_recent_speed_is_that_of_the_last_thousand_steps(monkeypatch):
     clocked = Clocked(monkeypatch, lambda clocked: clocked.advance(1.0 if clocked.source.steps_done <= 500 else 0.1))
     speed = clocked.run(2000)
     assert speed.recent == pytest.approx(10.0)
-    assert speed.overall == pytest.approx(1999 / (500 + 150))
+    assert speed.training.rate == pytest.approx(1999 / (500 + 150))
 
 
 def test_the_parts_are_those_of_training_and_add_up(monkeypatch):
