@@ -77,7 +77,7 @@ SMALL = {
 }
 
 
-PROBLEMS = {"nan": "its reward is nan", "none": "its observation is None", "exit": "SystemExit(0)"}
+PROBLEMS = {"nan": "its reward is nan", "none": "its observation has the shape ()", "exit": "SystemExit(0)"}
 
 
 def one_case_each(scripts, cases):

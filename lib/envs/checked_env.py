@@ -1,24 +1,19 @@
-"""Checks for external environments. Errors name the environment, its seed and its step."""
+"""Checks for external environments. Errors name the environment, its seed, step and episode."""
 
 import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, NoReturn, Protocol, SupportsFloat, TypeVar
+from typing import Any, ClassVar, Protocol, SupportsFloat, TypeVar
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
-from lib.envs.observation_checks import LARGEST, copy_of, out_of_bounds, problems, safe_repr, short_repr
 from lib.errors import CallInterrupted, EnvironmentFailed, Fault, UsageError
 
-# Observations larger than observation_checks.SMALL are fully checked in the first n steps, then every n steps.
-CHECKED_EVERY = 100
-
-# Errors of an environment that could be mistaken for those of this program, or that a generator would convert.
-MISLEADING = (OSError, EOFError, MemoryError, RuntimeError, StopIteration, StopAsyncIteration)
-
-LONG_EPISODE = 200_000  # steps after which a warning is logged; games have ten to thirty thousand at most
+# Errors of an environment that lib.cli would take for this program's own.
+MISLEADING = (OSError, MemoryError, SystemExit)
 
 Result = TypeVar("Result")
 
@@ -26,44 +21,31 @@ log = logging.getLogger(__name__)
 
 
 def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
-    """Call code of an environment. Errors name the environment.
-
-    This includes conversions of its observations and rewards, which may run its code.
+    """Call code of an environment. Its errors get the environment's name as a note.
 
     Args:
         describe: function that names the environment.
         call: function to call.
 
     Raises:
-        EnvironmentFailed: if the function exits, or raises an error that could be mistaken for one of this program.
-            Faults and usage errors are raised unchanged. Other errors, and interruptions, get the environment's name
-            as a note.
+        EnvironmentFailed: in place of an error that could be mistaken for this program's own.
         UsageError: if the function needs a package that is not installed.
     """
     try:
         return call()
-    except BaseException as error:
-        if isinstance(error, Fault | UsageError) and not isinstance(error, CallInterrupted):
-            raise
-        if isinstance(error, gym.error.DependencyNotInstalled):
-            raise UsageError(f"{describe()} needs another package: {error}") from error
-        is_plain = isinstance(error, Exception) and not isinstance(error, MISLEADING)
-        if (is_plain and _has_text(error)) or isinstance(error, KeyboardInterrupt):
+    except gym.error.DependencyNotInstalled as error:
+        raise UsageError(f"{describe()} needs another package: {error}") from error
+    except MISLEADING as error:
+        raise EnvironmentFailed(f"{describe()}: it raised {error!r}") from error
+    except Exception as error:
+        if isinstance(error, CallInterrupted) or not isinstance(error, Fault | UsageError):
             error.add_note(f"Raised by {describe()}")
-            raise
-        raise EnvironmentFailed(f"{describe()}: it raised {safe_repr(error)}") from error
-
-
-def guarded_method(env: gym.Env, method: Callable[[], Result]) -> Result:
-    """Call a method of an environment, such as action_masks. Errors name the environment if a CheckedEnv wraps it."""
-    checked = _checked(env)
-    return method() if checked is None else guarded(checked.describe, method)
+        raise
 
 
 def describe(env: gym.Env) -> str:
     """Return an environment's id, seed, step and episode if a CheckedEnv is among its wrappers, otherwise its text."""
-    checked = _checked(env)
-    return str(env) if checked is None else checked.describe()
+    return next((each.describe() for each in wrappers(env) if isinstance(each, CheckedEnv)), str(env))
 
 
 def wrappers(env: gym.Env) -> Iterator[gym.Wrapper]:
@@ -73,18 +55,11 @@ def wrappers(env: gym.Env) -> Iterator[gym.Wrapper]:
         env = env.env
 
 
-def _checked(env: gym.Env) -> "CheckedEnv | None":
-    return next((each for each in wrappers(env) if isinstance(each, CheckedEnv)), None)
-
-
 class CheckedEnv(gym.Wrapper):
-    """Check an environment's observations and rewards, and name it in its errors.
+    """Check the shape, type and numbers of observations, and rewards. Errors name the environment.
 
     Observations are copied, because an environment may write its next one into the same array. Lists, and data types
     of the same kind as the space's, such as float64 for float32 or int64 for uint8, are converted to the space's.
-
-    Structure, shapes, data types and rewards are checked in every step. So are the numbers of small observations;
-    those of large ones are checked in the first 100 steps and then in every 100th.
 
     Args:
         env: environment as gym.make returns it.
@@ -92,114 +67,87 @@ class CheckedEnv(gym.Wrapper):
 
     Raises:
         Fault: by `reset` and `step`, if an observation or a reward is wrong.
-        EnvironmentFailed: by `reset`, `step` and `render`; see guarded.
 
     Attributes:
         opened: environments that `closing` has to close, or None outside of it.
-        reported: ids of environments whose observations were reported to be outside of their bounds.
     """
 
     opened: ClassVar["list[CheckedEnv] | None"] = None
-    reported: ClassVar[set[str]] = set()
 
     def __init__(self, env: gym.Env, env_id: str):
         super().__init__(env)
         self.observation_space = env.observation_space  # fixed, even if the environment replaces its own
-        self._note_opened()
+        if CheckedEnv.opened is not None:
+            CheckedEnv.opened.append(self)
         self._env_id = env_id
         self._seed: int | None = None
         self._episode = 0  # since the reset with that seed
         self._step = 0
-        self._steps = 0  # over all episodes
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
             self._seed, self._episode = seed, 0
         self._episode, self._step = self._episode + 1, 0
-        return guarded(self.describe, lambda: self._checked_reset(seed, options))
 
-    def _checked_reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-        returned: Any = self.env.reset(seed=seed, options=options)
-        if not isinstance(returned, tuple) or len(returned) != 2:
-            self._fail(f"its reset returned {short_repr(returned)}; it has to return an observation and a dictionary")
-        observation, info = returned
-        self._check(observation)
-        self._check_info(info)
-        return copy_of(observation, self.observation_space), info
+        def reset() -> tuple[Any, dict[str, Any]]:
+            observation, info = self.env.reset(seed=seed, options=options)
+            return self._checked(observation, self.observation_space), info
+
+        return guarded(self.describe, reset)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         self._step += 1
-        self._steps += 1
-        if self._step == LONG_EPISODE:
-            log.warning(
-                "%s: the episode has not ended after %d steps. Only finished episodes are counted; register the "
-                "environment with max_episode_steps.",
-                self.describe(),
-                LONG_EPISODE,
-            )
-        return guarded(self.describe, lambda: self._checked_step(action))
 
-    def _checked_step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        returned: Any = self.env.step(action)
-        if not isinstance(returned, tuple) or len(returned) != 5:
-            self._fail(
-                f"its step returned {short_repr(returned)}; it has to return observation, reward, terminated, "
-                "truncated and a dictionary"
-            )
-        observation, reward, terminated, truncated, info = returned
-        self._check(observation)
-        try:
-            if isinstance(reward, str | bytes):  # float accepts "1.0"
-                raise TypeError
-            number = float(reward)
-        except (TypeError, ValueError):
-            self._fail(f"its reward is {short_repr(reward)}, which is not a number")
-        except OverflowError:
-            number = math.inf
-        if not abs(number) <= LARGEST:
-            self._fail(f"its reward is {number:g}; it has to be between -1e15 and 1e15")
-        for name, flag in (("terminated", terminated), ("truncated", truncated)):
-            if not isinstance(flag, int | np.bool_ | np.integer):
-                self._fail(f"{name} is {short_repr(flag)}; it has to be True or False")
-        self._check_info(info)
-        return copy_of(observation, self.observation_space), number, bool(terminated), bool(truncated), info
+        def step() -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            observation, number = self._checked(observation, self.observation_space), float(reward)
+            if not math.isfinite(number):
+                raise self._fault(f"reward is {number}; it has to be finite")
+            return observation, number, bool(terminated), bool(truncated), info
+
+        return guarded(self.describe, step)
 
     def render(self) -> Any:
         return guarded(self.describe, self.env.render)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self._note_opened()
-
-    def _note_opened(self) -> None:
-        if CheckedEnv.opened is not None:
-            CheckedEnv.opened.append(self)
 
     def close(self) -> None:
         if CheckedEnv.opened is not None and self in CheckedEnv.opened:
             CheckedEnv.opened.remove(self)
         guarded(self.describe, self.env.close)
 
-    def _check(self, observation: Any) -> None:
-        often = self._steps < CHECKED_EVERY or self._steps % CHECKED_EVERY == 0
-        for problem in problems(observation, self.observation_space, often):
-            self._fail(f"its observation{problem}")
-        if not often or self._env_id in CheckedEnv.reported:
-            return
-        if outside := next(out_of_bounds(observation, self.observation_space), None):
-            CheckedEnv.reported.add(self._env_id)
-            log.warning(
-                "%s: its observation%s. Correct one of them. Each process shows this warning once.",
-                self.describe(),
-                outside,
+    def _checked(self, observation: Any, space: spaces.Space[Any], place: str = "") -> Any:
+        """Return a copy of an observation with the space's data types. `place` is an entry, such as "['position']"."""
+        if isinstance(space, spaces.Dict):
+            return {name: self._checked(observation[name], part, f"[{name!r}]") for name, part in space.items()}
+        if isinstance(space, spaces.Tuple):
+            return tuple(self._checked(observation[i], part, f"[{i}]") for i, part in enumerate(space))
+        if isinstance(space, spaces.Discrete | spaces.MultiBinary | spaces.MultiDiscrete):
+            if not space.contains(observation):
+                raise self._fault(f"observation{place} is {observation!r}; its space is {space}")
+            return observation if isinstance(space, spaces.Discrete) else np.array(observation, space.dtype)
+        if not isinstance(space, spaces.Box):
+            return observation  # no network here can use it
+        array = np.asarray(observation)
+        is_signed_for_unsigned = (array.dtype.kind, space.dtype.kind) == ("i", "u")
+        can_cast = is_signed_for_unsigned or np.can_cast(array.dtype, space.dtype, "same_kind")
+        if array.shape != space.shape or not can_cast:
+            raise self._fault(
+                f"observation{place} has the shape {array.shape} and the type {array.dtype}; "
+                f"its space says {space.shape} and {space.dtype}"
             )
+        with np.errstate(over="ignore"):  # numbers that the type cannot hold become infinite
+            copy = array.astype(space.dtype)
+        good = np.isfinite(copy) if copy.dtype.kind == "f" else copy == array
+        if not good.all():
+            index = np.argwhere(~good)[0].tolist()
+            raise self._fault(
+                f"observation{place} has {array[tuple(index)]} at {index}; all numbers have to be finite and fit "
+                f"into {space.dtype}"
+            )
+        return copy
 
-    def _check_info(self, info: Any) -> None:
-        if not isinstance(info, dict):
-            self._fail(f"its info is {short_repr(info)}; it has to be a dictionary")
-
-    def _fail(self, problem: str) -> NoReturn:
-        raise Fault(f"{self.describe()}: {problem}. Correct the environment, or add a wrapper that does")
+    def _fault(self, problem: str) -> Fault:
+        return Fault(f"{self.describe()}: its {problem}. Correct the environment, or add a wrapper that does")
 
     def describe(self) -> str:
         """Return the environment's id, seed, step and episode since the reset with that seed, for messages."""
@@ -234,11 +182,3 @@ def close_all(opened: Iterable[Closable]) -> None:
             each.close()
         except Exception as error:  # noqa: BLE001 - not our code
             log.warning("%s", error)
-
-
-def _has_text(error: BaseException) -> bool:
-    try:
-        str(error)
-    except Exception:  # noqa: BLE001 - not our code
-        return False
-    return True

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lib.envs.checked_env import describe, guarded_method
+from lib.envs.checked_env import describe, guarded
 from lib.errors import Fault
 
 INFO_KEY = "action_mask"  # name of the mask in the infos
@@ -174,7 +174,9 @@ class AppendMask(gym.Wrapper):
                 f"{describe(self.env)} reported info[{INFO_KEY!r}] before, but does not report it now; "
                 "it has to report it at every reset and step"
             )
-        mask = guarded_method(self.env, lambda: np.asarray(self._ask() if self._has_method else info[INFO_KEY]))
+        mask = guarded(
+            lambda: describe(self.env), lambda: np.asarray(self._ask() if self._has_method else info[INFO_KEY])
+        )
         if mask.shape != (self._actions,):
             raise Fault(
                 f"{describe(self.env)} reports an action mask of shape {mask.shape}; it has to be ({self._actions},), "

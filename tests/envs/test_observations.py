@@ -9,11 +9,10 @@ from gymnasium import spaces
 
 import fakes
 from lib.envs import observations, single_env
-from lib.envs.checked_env import CHECKED_EVERY, CheckedEnv
 from lib.envs.masks import MaskedBox
 from lib.envs.observations import ObservationKind, observation_kind
 from lib.envs.single_env import make_env
-from lib.errors import Fault, UsageError
+from lib.errors import UsageError
 
 CONVERTED = {  # shape of the converted observation, and the number by which it is divided
     "Vector": ((6,), 1.0),
@@ -151,17 +150,6 @@ def test_bounds_that_float32_cannot_hold_are_infinite(recwarn):
     assert isinstance(env.observation_space, spaces.Box)
     assert np.isinf(env.observation_space.high).all()
     assert not recwarn.list
-
-
-def test_nan_in_an_image_of_floats_is_reported_in_every_step(monkeypatch):
-    space = spaces.Box(0.0, 1.0, (90, 80), np.float32)
-    env = observations.prepare(CheckedEnv(fakes.Shape(space), "Odd-v0"), "Odd-v0")[0]
-    env.reset(seed=7)
-    for _ in range(CHECKED_EVERY + 1):
-        env.step(0)
-    monkeypatch.setattr(fakes.Shape, "step", lambda *_: (np.full((90, 80), np.nan, np.float32), 0.0, False, False, {}))
-    with pytest.raises(Fault, match=r"^Odd-v0 \(episode 1 from seed 7, at step 102\): its observation has NaN"):
-        env.step(0)
 
 
 def test_numbers_outside_of_an_image_s_bounds_do_not_wrap_around(monkeypatch):

@@ -168,7 +168,7 @@ def test_a_stream_is_restored_bit_for_bit(make):
             EnvironmentFailed,
             r"LocalError: the paddle broke\nRaised by fakes:Failing-local-v0 \(episode 17 from seed \d",
         ),
-        ("fakes:Failing-none-v0", Fault, "fakes:Failing-none-v0 .*its observation is None"),
+        ("fakes:Failing-none-v0", Fault, "fakes:Failing-none-v0 .*its observation has the shape"),
         ("fakes:Failing-nan-v0", Fault, "its reward is nan"),
         (
             "fakes:Failing-die-v0",
