@@ -30,7 +30,7 @@ def main() -> None:
     notes = [f"Skipped: {reason}." for reason in skipped]
     for note in notes:
         print(note, file=sys.stderr)
-    default = runs[0] if len(args.runs) == 1 else Path("report")
+    default = runs[0].path if len(args.runs) == 1 else Path("report")
     print(report.write_report(runs, args.output or default, notes))
 
 

@@ -5,17 +5,16 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lib.analysis import intervals, run_data
+from lib.analysis import intervals
+from lib.analysis.run_data import Run
 from lib.run.arguments import short_number
 from lib.run.checkpoint import numbered
 from lib.run.episodes import WINDOW, Episodes, format_return
-from lib.run.folder import in_use, read_params
 from lib.system.log import without_folder
 
 IGNORED = ("run_name", "milestone")  # hyperparameters that do not influence training
@@ -34,35 +33,31 @@ class Group:
 
     Attributes:
         label: shortest description that distinguishes the group from the others.
-        runs: run folders.
+        runs: the runs.
     """
 
     label: str
-    runs: tuple[Path, ...]
+    runs: tuple[Run, ...]
 
 
-def read_settings(run: Path) -> Settings:
+def settings_of(run: Run) -> Settings:
     """Return a run's settings: those of FIRST, then script options and hyperparameters."""
-    params = read_params(run)
-    hyperparameters = dict(params["hyperparameters"])
-    for name in IGNORED:
-        hyperparameters.pop(name, None)
+    params = run.params
+    hyperparameters = {name: value for name, value in run.hyperparameters.items() if name not in IGNORED}
     init = params.get("init")
     start = {"seed": params["seed"], "script": params["script"], "init": init and without_folder(init)}
     settings = {**start, **params["knobs"], **hyperparameters}
     return {name: settings[name] for name in FIRST if name in settings} | settings
 
 
-def read_outcome(run: Path) -> dict[str, object]:
+def outcome_of(run: Run) -> dict[str, object]:
     """Return a run's steps, returns, speed and reason for its end.
 
     If there is no result, the steps and minutes come from episodes.csv.
     """
-    episodes = run_data.read_episodes(run)
+    episodes, result = run.episodes, run.result
     returns = episodes["return"]
-    running = in_use(run)  # asked once, because the run may end meanwhile
-    result = {} if running else run_data.read_result(run)
-    stop_reward = str(read_params(run)["hyperparameters"].get("stop_reward"))
+    stop_reward = str(run.hyperparameters.get("stop_reward"))
     solved = result.get("reached", {}).get(stop_reward, {})
     evaluation = _greedy_evaluation(run) or result.get("evaluation", {})
     is_model = episodes.empty and not result and "step" in evaluation
@@ -74,56 +69,56 @@ def read_outcome(run: Path) -> dict[str, object]:
         "mean": returns.tail(WINDOW).mean(),
         "best": returns.rolling(WINDOW, min_periods=Episodes.MINIMUM if len(returns) < WINDOW else WINDOW).mean().max(),
         "minutes": result.get("seconds", episodes["seconds"].max()) / 60,
-        "steps/s": result.get("this_process", {}).get("steps_per_second") or None,  # 0 in runs of earlier versions
+        "steps/s": result.get("this_process", {}).get("steps_per_second"),
         "solved": solved.get("seconds", math.nan) / 60,
         "evaluated": evaluation.get("mean"),
-        "ended": "running" if running else result.get("stopped", without_result),
+        "ended": "running" if run.is_running else result.get("stopped", without_result),
     }
 
 
-def _greedy_evaluation(run: Path) -> dict[str, Any]:
+def _greedy_evaluation(run: Run) -> dict[str, Any]:
     """Return what evaluate.py found without exploration, if it played the best or the last checkpoint of the run."""
-    evaluation = run_data.read_evaluation(run)
+    evaluation = run.evaluation
     if evaluation.get("epsilon") or evaluation.get("sample"):
         return {}
-    folder = run / "checkpoints"
+    folder = run.path / "checkpoints"
     kept = [numbered(folder, kind) for kind in ("best", "step")] if folder.is_dir() else []
     newest = [files[-1][1].name for files in kept if files]
-    return evaluation if evaluation.get("checkpoint") in (None, *newest) else {}  # early versions did not name it
+    return evaluation if evaluation.get("checkpoint") in newest else {}
 
 
-def settings_table(runs: Sequence[Path]) -> pd.DataFrame:
+def settings_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Build a table of the settings in which the runs differ, as text, with one row per run."""
-    rows = [read_settings(run) for run in runs]
+    rows = [settings_of(run) for run in runs]
     names = _differing(rows)
     return pd.DataFrame([{name: _as_text(row, name) for name in names} for row in rows], index=_index(runs))
 
 
-def outcome_table(runs: Sequence[Path]) -> pd.DataFrame:
+def outcome_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Build a table of the runs' outcomes, with one row per run. A column without any value is left out."""
     # As objects, because NaN in one row would make floats of a column's whole numbers.
-    outcomes = pd.DataFrame([read_outcome(run) for run in runs], index=_index(runs), dtype=object)
+    outcomes = pd.DataFrame([outcome_of(run) for run in runs], index=_index(runs), dtype=object)
     return outcomes.dropna(axis="columns", how="all")
 
 
-def short_names(runs: Sequence[Path]) -> list[str]:
+def short_names(runs: Sequence[Run]) -> list[str]:
     """Return the runs' names without the timestamp and the common prefix.
 
     A name that is not unique stays whole; see `whole_names`.
     """
-    run_names = {str(read_params(run)["hyperparameters"]["run_name"]) for run in runs}
+    run_names = {str(run.hyperparameters["run_name"]) for run in runs}
     shared = f"{run_names.pop()}-" if len(run_names) == 1 else ""
     names = [TIMESTAMP.sub("", run.name, count=1).removeprefix(shared) for run in runs]
     return [name if names.count(name) == 1 else long for name, long in zip(names, whole_names(runs), strict=True)]
 
 
-def whole_names(runs: Sequence[Path]) -> list[str]:
+def whole_names(runs: Sequence[Run]) -> list[str]:
     """Return the runs' names. Those that are not unique have the folders before them in which they differ."""
     names = [run.name for run in runs]
     if len(set(names)) == len(names):
         return names
-    common = os.path.commonpath([run.absolute().parent for run in runs])
-    longer = [os.path.relpath(run, common) for run in runs]
+    common = os.path.commonpath([run.path.absolute().parent for run in runs])
+    longer = [os.path.relpath(run.path, common) for run in runs]
     return [name if names.count(name) == 1 else long for name, long in zip(names, longer, strict=True)]
 
 
@@ -133,7 +128,7 @@ def shorten(name: str, width: int) -> str:
     return name if len(name) <= width else f"{name[: width - end - 1]}…{name[-end:]}"
 
 
-def comparison_table(runs: Sequence[Path]) -> pd.DataFrame:
+def comparison_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Build a table of differing settings and outcomes, with one row per run."""
     # Joined by position, because runs in different folders may have the same name.
     tables = [table.reset_index(drop=True) for table in (settings_table(runs), outcome_table(runs))]
@@ -147,16 +142,16 @@ def format_value(value: object) -> str:
     return format_return(value) if isinstance(value, float) else str(value)
 
 
-def group_runs(runs: Sequence[Path]) -> list[Group]:
+def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Group runs that differ only in the settings of VARY_IN_GROUP. Groups are ordered by their first run."""
-    members: dict[frozenset[tuple[str, str]], list[Path]] = {}
+    members: dict[frozenset[tuple[str, str]], list[Run]] = {}
     for run in runs:
-        settings = read_settings(run)
+        settings = settings_of(run)
         key = frozenset(
             (name, text) for name in settings if name not in VARY_IN_GROUP and (text := _value(settings, name))
         )
         members.setdefault(key, []).append(run)
-    settings_by_group = [read_settings(group[0]) for group in members.values()]
+    settings_by_group = [settings_of(group[0]) for group in members.values()]
     names = _label_names(settings_by_group)
     return [
         Group(_label(settings, names), tuple(group))
@@ -171,7 +166,7 @@ def summarise(group: Group) -> str:
     its confidence interval, which for three or four runs is their range. Notes say if runs share a seed, because they
     are not independent then; if they can go on; and if their commits, machines or threads differ.
     """
-    outcomes = pd.DataFrame([read_outcome(run) for run in group.runs])
+    outcomes = pd.DataFrame([outcome_of(run) for run in group.runs])
     solved = outcomes["solved"].dropna()
     means = outcomes["mean"].dropna()  # a run may have no episode yet
     mean = "mean" if len(means) < intervals.MINIMUM else "interquartile mean"
@@ -179,15 +174,14 @@ def summarise(group: Group) -> str:
     if not solved.empty:
         took = ", which took" if len(solved) < len(outcomes) else " in"  # minutes of the solved runs only
         summary += f", solved{_share(solved, outcomes)}{took} {_centre_and_range(solved)} minutes"
-    if len({read_settings(run)["seed"] for run in group.runs}) < len(group.runs):
+    if len({run.params["seed"] for run in group.runs}) < len(group.runs):
         summary += "; some of these runs have the same seed, so the spread over seeds may be larger"
-    running = outcomes["ended"] == "running"
-    stopped = [run for run, is_running in zip(group.runs, running, strict=True) if not is_running]
-    unfinished = sum(not run_data.has_ended(run) for run in stopped)
-    for count, what in ((running.sum(), "still running"), (unfinished, "stopped early, and can be resumed")):
+    running = sum(run.is_running for run in group.runs)
+    unfinished = sum(not (run.is_running or run.has_ended) for run in group.runs)
+    for count, what in ((running, "still running"), (unfinished, "stopped early, and can be resumed")):
         if count:
             summary += f"; {count} {what}"
-    sessions = [session for run in group.runs for session in read_params(run)["sessions"]]
+    sessions = [session for run in group.runs for session in run.params["sessions"]]
     if len({session["commit"] for session in sessions}) > 1:
         summary += "; they ran at different commits"
     if len({_machine(session) for session in sessions}) > 1:
@@ -204,7 +198,7 @@ def _machine(session: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _vary(sessions: Sequence[Mapping[str, Any]], name: str) -> bool:
-    """Return whether the machines of sessions differ in an entry; those of earlier versions lack it."""
+    """Return whether the machines of sessions differ in an entry, which those of published models lack."""
     return len({session["machine"][name] for session in sessions if name in session["machine"]}) > 1
 
 
@@ -233,7 +227,7 @@ def _differing(rows: Sequence[Settings]) -> list[str]:
 
 
 def _value(row: Settings, name: str) -> str:
-    """Return a setting as text; "" if it is missing, as in a run of an earlier version, or has the value of not set."""
+    """Return a setting as text; "" if it is missing or has the value of not set."""
     value = row.get(name)
     return "" if value in (None, []) or value is False else _as_text(row, name)
 
@@ -264,5 +258,5 @@ def _as_text(settings: Settings, name: str) -> str:
     return short_number(value) if isinstance(value, float) else str(value)
 
 
-def _index(runs: Sequence[Path]) -> pd.Index:
+def _index(runs: Sequence[Run]) -> pd.Index:
     return pd.Index(whole_names(runs), name="run")

@@ -15,10 +15,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lib.analysis import comparison, curves, intervals, run_data
+from lib.analysis.run_data import Run
 from lib.errors import UsageError
 from lib.run.curve import picture_title
 from lib.run.episodes import WINDOW
-from lib.run.folder import read_params
 from lib.system import files
 from lib.system.log import without_folder
 
@@ -28,8 +28,6 @@ DPI = 200
 MAX_TITLE = 1_000  # characters; the browser breaks the lines
 VIDEOS_PER_RUN = 3
 MAX_VIDEO_BYTES = 25_000_000  # total size of the videos in a page
-
-Scalars = Mapping[str, tuple[list[int], list[float]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +74,11 @@ class Video:
     uri: str | None
 
 
-def write_report(runs: Sequence[Path], folder: Path, notes: Sequence[str] = ()) -> Path:
+def write_report(runs: Sequence[Run], folder: Path, notes: Sequence[str] = ()) -> Path:
     """Write report.html for some runs, and its figures as report-*.png beside it.
 
     Args:
-        runs: run folders, each with a finished episode.
+        runs: runs, each with a finished episode.
         folder: output folder. It is created if necessary.
         notes: lines to show at the top of the page.
 
@@ -116,7 +114,7 @@ def _require_replaceable(page: Path) -> None:
         raise UsageError(f"{page} was not written by report.py; move it, or give another --output")
 
 
-def render_page(runs: Sequence[Path], pictures: Sequence[Picture], notes: Sequence[str] = ()) -> str:
+def render_page(runs: Sequence[Run], pictures: Sequence[Picture], notes: Sequence[str] = ()) -> str:
     """Return the HTML of the page."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -129,7 +127,7 @@ def render_page(runs: Sequence[Path], pictures: Sequence[Picture], notes: Sequen
     swatches = {run: curves.swatch(number) for number, group in enumerate(groups) for run in group.runs}
     provenance = [_provenance(run) for run in runs]
     return environment.get_template(TEMPLATE).render(
-        title=picture_title(runs, MAX_TITLE),
+        title=_title(runs),
         notes=notes,
         written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         groups=[(group, swatches[group.runs[0]], comparison.summarise(group)) for group in groups],
@@ -147,18 +145,17 @@ def render_page(runs: Sequence[Path], pictures: Sequence[Picture], notes: Sequen
     )
 
 
-def draw_pictures(runs: Sequence[Path]) -> list[Picture]:
+def draw_pictures(runs: Sequence[Run]) -> list[Picture]:
     """Draw all figures for which the runs have data."""
-    title = picture_title(runs, MAX_TITLE)
+    title = _title(runs)
     groups = comparison.group_runs(runs)
-    scalars = {run: run_data.read_scalars(run) for run in runs}
-    pictures = _return_pictures(groups, _series_by_group(groups, scalars, "evaluation/mean"), title)
+    pictures = _return_pictures(groups, _series_by_group(groups, "evaluation/mean"), title)
     # PPO writes a speed of 0 before its first steps are counted.
-    speeds = _series_by_group(groups, scalars, "train/avg_fps", curves.Series.above_zero)
+    speeds = _series_by_group(groups, "train/avg_fps", curves.Series.above_zero)
     if speeds:
         caption = "Agent steps per second over the last 1,000 steps, without warm-up, evaluations and videos."
         pictures.append(_picture("speed", "Speed", caption, lambda: curves.draw_speeds(speeds, title)))
-    times = [(name, run_data.time_by_part(run)) for name, run in _short_names(groups)]
+    times = [(name, run.time_by_part()) for name, run in _short_names(groups)]
     times = [(name, parts) for name, parts in times if sum(parts.values()) > 0]
     if times:
         caption = (
@@ -169,9 +166,13 @@ def draw_pictures(runs: Sequence[Path]) -> list[Picture]:
     return pictures
 
 
-def choose_videos(runs: Sequence[Path]) -> list[Video]:
+def _title(runs: Sequence[Run]) -> str:
+    return picture_title([run.params for run in runs], MAX_TITLE)
+
+
+def choose_videos(runs: Sequence[Run]) -> list[Video]:
     """Choose the best and the newest videos of each run. Videos beyond a total of MAX_VIDEO_BYTES have no URI."""
-    chosen = {run: run_data.list_videos(run)[:VIDEOS_PER_RUN] for run in runs}
+    chosen = {run: run_data.list_videos(run.path)[:VIDEOS_PER_RUN] for run in runs}
     room = MAX_VIDEO_BYTES
     uris: dict[Path, str] = {}
     for rank in range(VIDEOS_PER_RUN):  # the best video of every run comes before any run's second-best
@@ -182,7 +183,7 @@ def choose_videos(runs: Sequence[Path]) -> list[Video]:
                     room -= size
                     uris[file] = _data_uri("video/webm", file.read_bytes())
     return [
-        Video(run.name, _video_caption(file), file.relative_to(run.parent), uris.get(file))
+        Video(run.name, _video_caption(file), file.relative_to(run.path.parent), uris.get(file))
         for run, videos in chosen.items()
         for file in videos
     ]
@@ -191,10 +192,8 @@ def choose_videos(runs: Sequence[Path]) -> list[Video]:
 def _return_pictures(
     groups: Sequence[comparison.Group], evaluations: Mapping[str, Sequence[curves.Series]], title: str
 ) -> list[Picture]:
-    episodes = {
-        group.label: [(run_data.read_episodes(run), run_data.has_ended(run)) for run in group.runs] for group in groups
-    }
-    stop_rewards = [_hyperparameters(run).get("stop_reward") for group in groups for run in group.runs]
+    episodes = {group.label: [(run.episodes, run.has_ended) for run in group.runs] for group in groups}
+    stop_rewards = [run.hyperparameters.get("stop_reward") for group in groups for run in group.runs]
     bounds = [float(bound) for bound in stop_rewards if isinstance(bound, int | float)]
     caption = f"Mean return of the last {WINDOW} training episodes, from the tenth on"
     sizes = {len(group.runs) for group in groups}
@@ -254,35 +253,29 @@ def _data_uri(kind: str, content: bytes) -> str:
 
 def _series_by_group(
     groups: Sequence[comparison.Group],
-    scalars: Mapping[Path, Scalars],
     tag: str,
     choose: Callable[[curves.Series], curves.Series] = lambda series: series,
 ) -> dict[str, list[curves.Series]]:
     """Return chosen values of a scalar of all runs by group label, or an empty dictionary if there are none."""
     by_group = {}
     for group in groups:
-        series = [choose(curves.Series.of(*scalars[run].get(tag, ((), ())))) for run in group.runs]
+        series = [choose(curves.Series.of(*run.scalars.get(tag, ((), ())))) for run in group.runs]
         by_group[group.label] = [run for run in series if len(run.x)]
     return by_group if any(by_group.values()) else {}
 
 
-def _short_names(groups: Sequence[comparison.Group]) -> list[tuple[str, Path]]:
+def _short_names(groups: Sequence[comparison.Group]) -> list[tuple[str, Run]]:
     """Return all runs with the label of their group, and with their seed if the group has several runs."""
     names = []
     for group in groups:
         for run in group.runs:
-            seed = f", seed {comparison.read_settings(run)['seed']}" if len(group.runs) > 1 else ""
+            seed = f", seed {run.params['seed']}" if len(group.runs) > 1 else ""
             names.append((f"{group.label}{seed}", run))
     return names
 
 
 def _cells(table: pd.DataFrame) -> dict[str, Any]:
     return {"columns": list(table.columns), "rows": table.map(comparison.format_value).to_numpy().tolist()}
-
-
-def _hyperparameters(run: Path) -> dict[str, Any]:
-    hyperparameters: dict[str, Any] = read_params(run)["hyperparameters"]
-    return hyperparameters
 
 
 def _video_caption(file: Path) -> str:
@@ -295,13 +288,13 @@ def _video_caption(file: Path) -> str:
     return f"Return {match['total']}, training episode {number:,}"
 
 
-def _provenance(run: Path) -> dict[str, Any]:
+def _provenance(run: Run) -> dict[str, Any]:
     """Return a run's environment, commit, machine, versions, processes and settings."""
-    sessions = read_params(run)["sessions"]
+    sessions = run.params["sessions"]
     newest = sessions[-1] if sessions else {}
     return {
         "run": run.name,
-        "environment": _hyperparameters(run).get("env_name"),
+        "environment": run.hyperparameters.get("env_name"),
         "commit": newest.get("commit"),
         "machine": newest.get("machine", {}),
         "versions": newest.get("versions", {}),
@@ -313,5 +306,5 @@ def _provenance(run: Path) -> dict[str, Any]:
             }
             for session in sessions
         ],
-        "settings": comparison.read_settings(run),
+        "settings": comparison.settings_of(run),
     }

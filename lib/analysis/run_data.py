@@ -1,10 +1,12 @@
-"""Readers for the files of a run folder: episodes, TensorBoard scalars, results and videos."""
+"""What a run folder holds: settings, episodes, results, TensorBoard scalars and videos."""
 
+import dataclasses
+import functools
 import logging
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pandas as pd
 
@@ -22,6 +24,81 @@ MAX_SCALARS = 5_000  # values read per tag; TensorBoard's reader keeps a random 
 VIDEO_NAME = re.compile(
     r"(?:play-(?P<step>\d+)-)?episode-(?P<number>\d+)-return-(?P<total>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """A run folder as it was at one moment, so that tables and pictures of a running run agree.
+
+    Attributes:
+        path: run folder.
+        params: content of params.json.
+        episodes: one row per finished episode; see `read_episodes`.
+        is_running: whether a process works on the run.
+        result: content of result.json; empty if there is none, or if the run is running and the file is outdated.
+        evaluation: content of evaluation.json, which tools/evaluate.py writes; empty if there is none.
+    """
+
+    path: Path
+    params: dict[str, Any]
+    episodes: pd.DataFrame
+    is_running: bool
+    result: dict[str, Any]
+    evaluation: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a run.
+
+        Raises:
+            UsageError: if a file is damaged, or if the run has another format.
+        """
+        is_running = in_use(path)  # asked first, because the run may end meanwhile
+        result = {} if is_running else read_json(path / "result.json")
+        evaluation = read_json(path / "evaluation.json")
+        return cls(path, read_params(path), read_episodes(path), is_running, result, evaluation)
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        values: dict[str, Any] = self.params["hyperparameters"]
+        return values
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run will not go on: it was solved, its loss was not finite, its script ended it, or max_steps.
+
+        A run that was stopped by --stop-after or --time-limit may be resumed.
+        """
+        stopped = self.result.get("stopped")
+        if stopped == STEPS:
+            return bool(self.result["steps"] >= self.hyperparameters.get("max_steps", math.inf))
+        return stopped in (SOLVED, NOT_FINITE, ENDED)
+
+    @functools.cached_property
+    def scalars(self) -> dict[str, tuple[list[int], list[float]]]:
+        """TensorBoard scalars: steps and values by tag."""
+        return read_scalars(self.path)
+
+    def time_by_part(self) -> dict[str, float]:
+        """Return the training time of each part of an iteration.
+
+        For a finished run these are seconds of its last process, and "rest" is the remaining time. For other runs these
+        are milliseconds per iteration from TensorBoard's time/*. The dictionary is empty if neither is available.
+        """
+        process = self.result.get("this_process", {})
+        seconds = {part: float(value) for part, value in process.get("parts", {}).items()}
+        if seconds:
+            rest = process.get("training_seconds", 0.0) - sum(seconds.values())
+            return seconds | {"rest": max(0.0, rest)}
+        return {
+            tag.removeprefix("time/"): sum(values) / len(values)
+            for tag, (_, values) in self.scalars.items()
+            if tag.startswith("time/")
+        }
 
 
 def read_episodes(run: Path) -> pd.DataFrame:
@@ -60,39 +137,6 @@ def returns_before(run: Path, step: int) -> list[float]:
     return returns
 
 
-def read_result(run: Path) -> dict[str, Any]:
-    """Read a run's result.json.
-
-    The result is empty if there is no file, or if a process works on the run and the file is outdated.
-
-    Raises:
-        UsageError: if the file is damaged.
-    """
-    return {} if in_use(run) else read_json(run / "result.json")
-
-
-def has_ended(run: Path) -> bool:
-    """Return whether a run will not go on.
-
-    It was solved, its loss was not finite, its script ended it, or it has reached max_steps.
-
-    A run that was stopped by --stop-after or --time-limit may be resumed.
-    """
-    result = read_result(run)
-    if result.get("stopped") == STEPS:
-        return bool(result["steps"] >= read_params(run)["hyperparameters"].get("max_steps", math.inf))
-    return result.get("stopped") in (SOLVED, NOT_FINITE, ENDED)
-
-
-def read_evaluation(run: Path) -> dict[str, Any]:
-    """Read a run's evaluation.json, which tools/evaluate.py writes. A missing file gives an empty dictionary.
-
-    Raises:
-        UsageError: if the file is damaged.
-    """
-    return read_json(run / "evaluation.json")
-
-
 def read_scalars(run: Path) -> dict[str, tuple[list[int], list[float]]]:
     """Read a run's TensorBoard scalars: steps and values by tag. A run without event files gives none."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -107,24 +151,6 @@ def read_scalars(run: Path) -> dict[str, tuple[list[int], list[float]]]:
         events = accumulator.Scalars(tag)
         scalars[tag] = ([event.step for event in events], [event.value for event in events])
     return scalars
-
-
-def time_by_part(run: Path) -> dict[str, float]:
-    """Return the training time of each part of an iteration.
-
-    For a finished run these are seconds of its last process, and "rest" is the remaining time. For other runs these
-    are milliseconds per iteration from TensorBoard's time/*. The dictionary is empty if neither is available.
-    """
-    process = read_result(run).get("this_process", {})
-    seconds = {part: float(value) for part, value in process.get("parts", {}).items()}
-    if seconds:
-        rest = process.get("training_seconds", 0.0) - sum(seconds.values())
-        return seconds | {"rest": max(0.0, rest)}
-    return {
-        tag.removeprefix("time/"): sum(values) / len(values)
-        for tag, (_, values) in read_scalars(run).items()
-        if tag.startswith("time/")
-    }
 
 
 def list_videos(run: Path) -> list[Path]:

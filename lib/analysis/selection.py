@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from lib.analysis import comparison, run_data
+from lib.analysis.run_data import Run
 from lib.errors import UsageError
 from lib.run.folder import find, places
 
 
-def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = False) -> tuple[list[Path], list[str]]:
-    """Find runs, each given by its path or by its name in runs_dir. A run that is given twice counts once.
+def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = False) -> tuple[list[Run], list[str]]:
+    """Read runs, each given by its path or by its name in runs_dir. A run that is given twice counts once.
 
     Files, other folders and damaged runs are skipped, because a pattern such as runs/* matches them, too.
 
@@ -19,16 +19,20 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
         with_episodes: also skip runs without a finished episode.
 
     Returns:
-        The run folders, and the reason for each name that was skipped.
+        The runs, and the reason for each name that was skipped.
 
     Raises:
         UsageError: if a name does not exist, or no run is left.
     """
-    runs: dict[Path, None] = {}
+    runs: dict[Path, Run] = {}
     reasons = []
     for name in names:
         try:
-            runs[_usable_run(name, runs_dir, with_episodes)] = None
+            path = find(name, runs_dir)
+            run = runs.get(path) or Run.read(path)
+            if with_episodes and run.episodes.empty:
+                raise UsageError(f"{path} has no finished episode, like a new run or a model; there is nothing to show")
+            runs[path] = run
         except (UsageError, OSError) as error:  # a run of another user may not be readable
             paths = places(name, runs_dir)
             if not any(path.exists() or path.is_symlink() for path in paths):
@@ -39,13 +43,4 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
             reasons.append(reason)
     if not runs:
         raise UsageError(reasons[0])
-    return list(runs), reasons
-
-
-def _usable_run(name: str, runs_dir: Path, with_episodes: bool) -> Path:
-    run = find(name, runs_dir)
-    comparison.read_settings(run)
-    comparison.read_outcome(run)
-    if with_episodes and run_data.read_episodes(run).empty:
-        raise UsageError(f"{run} has no finished episode, like a new run or a model; there is nothing to show")
-    return run
+    return list(runs.values()), reasons

@@ -3,9 +3,9 @@
 import io
 import logging
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lib.run.console import shown
 from lib.run.episodes import WINDOW, Episodes
@@ -29,9 +29,8 @@ def rolling_mean(returns: "pd.Series") -> "pd.Series":
     return returns.rolling(WINDOW, min_periods=Episodes.MINIMUM).mean()
 
 
-def picture_title(runs: Iterable[Path], width: int) -> str:
-    """Return game, scripts and seeds of some runs, in lines of at most `width` characters."""
-    params = [read_params(run) for run in runs]
+def picture_title(params: Sequence[Mapping[str, Any]], width: int) -> str:
+    """Return game, scripts and seeds of runs, by their params.json, in lines of at most `width` characters."""
     games = dict.fromkeys(str(each["hyperparameters"]["env_name"]) for each in params)
     scripts = dict.fromkeys(str(each["script"]) for each in params)
     seeds = sorted({each["seed"] for each in params})
@@ -66,7 +65,7 @@ def draw_curve(run: Path, stop_reward: float | None) -> Path:
     episodes = pd.read_csv(run / "episodes.csv")
     mean = rolling_mean(episodes["return"])
     figure = Figure(figsize=(8, 3.5), layout="constrained")
-    figure.suptitle(picture_title([run], 100), fontsize="medium", parse_math=False)
+    figure.suptitle(picture_title([read_params(run)], 100), fontsize="medium", parse_math=False)
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, x, label in (
         (left, episodes["step"], "agent steps"),

@@ -6,19 +6,40 @@ import numpy as np
 import pytest
 
 from finished_runs import edit_params, in_use, make_run
-from lib.analysis import intervals, run_data
-from lib.analysis.comparison import (
-    Group,
-    format_value,
-    group_runs,
-    outcome_table,
-    read_outcome,
-    settings_table,
-    short_names,
-    summarise,
-)
-from lib.run.folder import read_params, write_json
+from lib.analysis import comparison, intervals
+from lib.analysis.comparison import Group, format_value
+from lib.analysis.run_data import Run
+from lib.run.folder import read_json, read_params, write_json
 from running import PROJECT
+
+
+def read_all(runs):
+    return [Run.read(run) for run in runs]
+
+
+def group_runs(runs):
+    """Return the label and the folders of each group."""
+    return [(group.label, *(run.path for run in group.runs)) for group in comparison.group_runs(read_all(runs))]
+
+
+def summarise(*runs):
+    return comparison.summarise(Group("", tuple(read_all(runs))))
+
+
+def outcome_of(run):
+    return comparison.outcome_of(Run.read(run))
+
+
+def settings_table(runs):
+    return comparison.settings_table(read_all(runs))
+
+
+def outcome_table(runs):
+    return comparison.outcome_table(read_all(runs))
+
+
+def short_names(runs):
+    return comparison.short_names(read_all(runs))
 
 
 def test_runs_that_differ_only_in_the_seed_or_name_are_one_group(tmp_path):
@@ -29,10 +50,10 @@ def test_runs_that_differ_only_in_the_seed_or_name_are_one_group(tmp_path):
     script = make_run(tmp_path / "d", script="02_other", knobs={"players": 2}, episodes=1)
     renamed = make_run(tmp_path / "e", 3, knobs={"players": 2}, run_name="mine", episodes=1)
     assert group_runs([one, knob, gamma, script, two, renamed]) == [
-        Group("01_ppo, players=2, gamma=0.99", (one, two, renamed)),
-        Group("01_ppo, players=4, gamma=0.99", (knob,)),
-        Group("01_ppo, players=2, gamma=0.9", (gamma,)),
-        Group("02_other, players=2, gamma=0.99", (script,)),
+        ("01_ppo, players=2, gamma=0.99", one, two, renamed),
+        ("01_ppo, players=4, gamma=0.99", knob),
+        ("01_ppo, players=2, gamma=0.9", gamma),
+        ("02_other, players=2, gamma=0.99", script),
     ]
 
 
@@ -45,7 +66,7 @@ def test_a_setting_that_is_not_set_equals_a_missing_one(tmp_path):
     ]
     assert list(settings_table(runs)) == ["seed", "players"]
     third = make_run(tmp_path / "c", 3, knobs={"players": 2}, episodes=1)
-    assert [len(group.runs) for group in group_runs([*runs, third])] == [2, 1]
+    assert [len(runs) for _, *runs in group_runs([*runs, third])] == [2, 1]
 
 
 def test_a_run_with_initial_weights_is_in_a_group_of_its_own(tmp_path):
@@ -59,40 +80,40 @@ def test_a_run_without_an_episode_leaves_the_others_their_mean(tmp_path):
     runs = [make_run(tmp_path / f"{seed}", seed, lambda n: 10.0) for seed in range(3)]
     (runs[2] / "result.json").unlink()
     (runs[2] / "episodes.csv").write_text((runs[2] / "episodes.csv").read_text().splitlines()[0] + "\n")
-    assert summarise(Group("", tuple(runs))).startswith("mean return 10.00 (range 10.00 to 10.00) in 2 of 3 runs")
+    assert summarise(*runs).startswith("mean return 10.00 (range 10.00 to 10.00) in 2 of 3 runs")
 
 
 def test_few_runs_are_summarised_by_mean_and_range_and_more_by_an_interval(tmp_path):
     runs = [make_run(tmp_path / f"{seed}", seed, lambda n, seed=seed: 10.0 * seed) for seed in range(1, 6)]
     one, two, *_ = runs
     centre, low, high = intervals.interval(np.arange(1.0, 6.0))
-    summary = summarise(Group("", tuple(runs)))
+    summary = summarise(*runs)
     assert f"interquartile mean return {10 * centre:.2f} (95% interval {10 * low:.2f} to {10 * high:.2f})" in summary
     assert f"solved in {centre:.2f} (95% interval {low:.2f} to {high:.2f}) minutes" in summary
     assert 1.0 < low < high < 5.0
     for number in (3, 4):
-        summary = summarise(Group("", tuple(runs[:number])))
+        summary = summarise(*runs[:number])
         assert f"interquartile mean return {5 + 5 * number}.00 (range 10.00 to {10 * number}.00)" in summary
-    summary = summarise(Group("", (one, two)))
+    summary = summarise(one, two)
     assert "return 15.00 (range 10.00 to 20.00)" in summary
     assert "solved in 1.50 (range 1.00 to 2.00) minutes" in summary
     (two / "result.json").unlink()
-    summary = summarise(Group("", (one, two)))
+    summary = summarise(one, two)
     assert "return 15.00 (range 10.00 to 20.00)" in summary
     assert "in 1 of 2 runs, which took 1.00 minutes" in summary
 
 
 def test_a_summary_says_if_runs_share_a_seed(tmp_path):
     one, copy, two = (make_run(tmp_path / name, seed) for name, seed in (("one", 1), ("copy", 1), ("two", 2)))
-    assert "same seed" in summarise(Group("", (one, copy, two)))
-    assert "same seed" not in summarise(Group("", (one, two)))
+    assert "same seed" in summarise(one, copy, two)
+    assert "same seed" not in summarise(one, two)
 
 
 def test_a_summary_says_if_runs_were_made_by_different_code(tmp_path):
     one, two = (make_run(tmp_path / str(seed), seed) for seed in (1, 2))
-    assert "different commits" not in summarise(Group("", (one, two)))
+    assert "different commits" not in summarise(one, two)
     edit_params(two, lambda params: params["sessions"][0].update(commit="abc123+"))
-    assert "different commits" in summarise(Group("", (one, two)))
+    assert "different commits" in summarise(one, two)
 
 
 def test_differing_settings_begin_with_seed_script_and_learning_rate(tmp_path):
@@ -104,11 +125,13 @@ def test_differing_settings_begin_with_seed_script_and_learning_rate(tmp_path):
 def test_outcomes_that_no_run_has_are_left_out(tmp_path):
     one, two = make_run(tmp_path / "one"), make_run(tmp_path / "two")
     assert "evaluated" not in outcome_table([one, two])
-    write_json(two / "evaluation.json", {"mean": 20.5})
-    (two / "checkpoints").mkdir(exist_ok=True)
+    evaluation = {"mean": 20.5, "checkpoint": "best-000000001.pt"}
+    write_json(two / "evaluation.json", evaluation)
+    (two / "checkpoints").mkdir()
+    (two / "checkpoints" / "best-000000001.pt").touch()
     assert outcome_table([one, two])["evaluated"].tolist()[1] == 20.5
     for other in ({"epsilon": 0.05}, {"sample": True}, {"checkpoint": "best-000000009.pt"}):  # it is no longer there
-        write_json(two / "evaluation.json", {"mean": 20.5} | other)
+        write_json(two / "evaluation.json", evaluation | other)
         assert "evaluated" not in outcome_table([one, two])
 
 
@@ -118,10 +141,10 @@ def test_an_evaluation_of_an_early_network_is_not_that_of_the_run(tmp_path):
     for name in ("best-000000500.pt", "best-000000900.pt", "step-000000600.pt", "step-000001000.pt"):
         (run / "checkpoints" / name).touch()
         write_json(run / "evaluation.json", {"mean": 20.5, "checkpoint": name})
-        assert read_outcome(run)["evaluated"] == 20.5  # the newest of its kind so far
+        assert outcome_of(run)["evaluated"] == 20.5  # the newest of its kind so far
     for name in ("best-000000500.pt", "step-000000600.pt"):
         write_json(run / "evaluation.json", {"mean": 20.5, "checkpoint": name})
-        assert read_outcome(run)["evaluated"] is None
+        assert outcome_of(run)["evaluated"] is None
 
 
 def test_options_on_which_neither_results_nor_speeds_depend_do_not_divide_a_group(tmp_path):
@@ -130,24 +153,24 @@ def test_options_on_which_neither_results_nor_speeds_depend_do_not_divide_a_grou
     assert len(group_runs(runs)) == 1
     assert list(settings_table(runs)) == ["seed", "patience"]
     runs = [make_run(tmp_path / engine, knobs={"engine": engine}, episodes=1) for engine in ("process", "ray")]
-    assert [group.label for group in group_runs(runs)] == ["engine=process", "engine=ray"]
+    assert [label for label, *_ in group_runs(runs)] == ["engine=process", "engine=ray"]
 
 
 def test_settings_that_differ_in_the_seventh_digit_are_two_groups(tmp_path):
     runs = [make_run(tmp_path / f"{gamma}", gamma=gamma, episodes=1) for gamma in (0.9999999, 0.9999995, 1.0)]
-    assert [group.label for group in group_runs(runs)] == ["gamma=0.9999999", "gamma=0.9999995", "gamma=1"]
+    assert [label for label, *_ in group_runs(runs)] == ["gamma=0.9999999", "gamma=0.9999995", "gamma=1"]
 
 
 def test_a_summary_says_if_runs_can_go_on_or_used_other_machines(tmp_path):
     one, two = (make_run(tmp_path / name, seed) for seed, name in enumerate("ab"))
-    summary = summarise(Group("", (one, two)))
+    summary = summarise(one, two)
     assert "stopped early" not in summary
     assert "machines" not in summary
     params = read_params(two)
     params["sessions"][0]["machine"]["device"] = "a GPU"
     write_json(two / "params.json", params)
-    write_json(two / "result.json", run_data.read_result(two) | {"stopped": "time limit"})
-    summary = summarise(Group("", (one, two)))
+    write_json(two / "result.json", read_json(two / "result.json") | {"stopped": "time limit"})
+    summary = summarise(one, two)
     assert "1 stopped early, and can be resumed" in summary
     assert "running" not in summary
     assert "they ran on different machines" in summary
@@ -157,16 +180,16 @@ def test_a_summary_says_if_runs_can_go_on_or_used_other_machines(tmp_path):
     others = read_params(one)
     others["sessions"][0]["machine"] |= {"fast_bfloat16": False, "torch_threads": 99}
     write_json(one / "params.json", others)
-    assert "numbers of torch threads; they ran on machines with and without fast" in summarise(Group("", (one, two)))
+    assert "numbers of torch threads; they ran on machines with and without fast" in summarise(one, two)
     with in_use(two):
-        summary = summarise(Group("", (one, two)))
+        summary = summarise(one, two)
     assert "; 1 still running;" in summary
     assert "stopped early" not in summary
 
 
 def test_the_outcome_of_a_published_model_is_that_of_its_evaluation(tmp_path):
     model = PROJECT / "models/boxing"
-    outcome = read_outcome(model)
+    outcome = outcome_of(model)
     assert (outcome["steps"], outcome["ended"]) == (2_481_152, "published model")
     assert math.isnan(outcome["episodes"])  # its training episodes are not published
     table = outcome_table([make_run(tmp_path / "run", episodes=150), model])
@@ -188,8 +211,8 @@ def test_the_outcome_of_a_published_model_is_that_of_its_evaluation(tmp_path):
 )
 def test_a_run_that_can_be_resumed_has_not_ended(tmp_path, stopped, steps, ended):
     run = make_run(tmp_path / "run")
-    write_json(run / "result.json", run_data.read_result(run) | {"stopped": stopped, "steps": steps})
-    assert run_data.has_ended(run) == ended
+    write_json(run / "result.json", read_json(run / "result.json") | {"stopped": stopped, "steps": steps})
+    assert Run.read(run).has_ended == ended
 
 
 def test_runs_of_one_name_in_two_folders_are_told_apart(tmp_path):
@@ -211,22 +234,22 @@ def test_short_names_leave_out_the_time_and_what_all_runs_share(tmp_path):
 def test_a_label_names_the_game_before_the_settings_that_belong_to_it(tmp_path):
     one = make_run(tmp_path / "one", episodes=1)
     other = make_run(tmp_path / "other", env_name="Freeway", learning_rate=0.5, episodes=1)
-    assert [group.label for group in group_runs([one, other])] == ["PongNoFrameskip-v4", "Freeway"]
+    assert [label for label, *_ in group_runs([one, other])] == ["PongNoFrameskip-v4", "Freeway"]
 
 
 @pytest.mark.parametrize(("episodes", "best"), [(90, 21.0), (200, -14.7)])
 def test_the_best_mean_is_of_a_hundred_episodes_once_there_are_so_many(tmp_path, episodes, best):
     run = make_run(tmp_path / "run", returns=lambda episode: 21.0 if episode <= 15 else -21.0, episodes=episodes)
-    assert read_outcome(run)["best"] == pytest.approx(best)
+    assert outcome_of(run)["best"] == pytest.approx(best)
 
 
 def test_the_outcome_of_a_run_in_progress_comes_from_its_episodes(tmp_path):
     run = make_run(tmp_path / "run")
-    assert read_outcome(run)["ended"] == "solved"
+    assert outcome_of(run)["ended"] == "solved"
     with in_use(run):  # resumed, so result.json is from an earlier process
         with (run / "episodes.csv").open("a") as file:
             file.write("151,15100,100,")  # a row that is just being written
-        outcome = read_outcome(run)
+        outcome = outcome_of(run)
     assert outcome["ended"] == "running"
     assert (outcome["steps"], outcome["episodes"], outcome["minutes"]) == (15_000, 150, 15.0)
-    assert read_outcome(run)["ended"] == "solved"
+    assert outcome_of(run)["ended"] == "solved"

@@ -13,13 +13,22 @@ from PIL import Image
 
 from browser import open_page
 from finished_runs import add_scalars, add_videos, edit_params, make_run
-from lib.analysis import comparison, report
+from lib.analysis import report, run_data
+from lib.analysis.run_data import Run
 from lib.analysis.selection import select_runs
 from lib.errors import UsageError
 from lib.system import files
 from running import full_disk
 
 COMPARE, REPORT = Path("tools/compare.py"), Path("tools/report.py")
+
+
+def write_report(runs, folder):
+    return report.write_report([Run.read(run) for run in runs], folder)
+
+
+def render_page(*runs):
+    return report.render_page([Run.read(run) for run in runs], [])
 
 
 class StrictParser(HTMLParser):
@@ -78,7 +87,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(runs, tmp_path_factory):
-    return report.write_report(runs, tmp_path_factory.mktemp("page") / "new" / "folder")
+    return write_report(runs, tmp_path_factory.mktemp("page") / "new" / "folder")
 
 
 def test_the_page_and_the_terminal_show_the_same_numbers(answer, runs, page):
@@ -154,12 +163,13 @@ def test_the_best_videos_of_all_runs_come_first_when_room_is_short(monkeypatch, 
     names = [f"episode-{n}-return-{total}.webm" for n, total in ((4, -2), (3, -9), (2, 21), (1, 3))]
     one = add_videos(make_run(tmp_path / "one"), *names)
     two = add_videos(make_run(tmp_path / "two"), "by hand.webm")
+    both = [Run.read(one), Run.read(two)]
     chosen = [names[2], names[3], names[1], "by hand.webm"]
-    assert [video.path.name for video in report.choose_videos([one, two])] == chosen
+    assert [video.path.name for video in report.choose_videos(both)] == chosen
     size = (one / "videos" / names[3]).stat().st_size
     monkeypatch.setattr(report, "MAX_VIDEO_BYTES", 2 * size + size // 2)
-    assert [video.path.name for video in report.choose_videos([one, two]) if video.uri] == [names[2], "by hand.webm"]
-    html = report.render_page([one, two], [])
+    assert [video.path.name for video in report.choose_videos(both) if video.uri] == [names[2], "by hand.webm"]
+    html = render_page(one, two)
     assert len(StrictParser(html).attributes_of("video")) == 2
     assert str(Path("one", "videos", names[3])) in html  # named although it is left out
 
@@ -171,7 +181,7 @@ def test_texts_of_a_run_are_never_html_or_formulas(tmp_path, monkeypatch):
     add_scalars(add_videos(run, "<u>.webm"))
     session = {"argv": ["./x.py", evil], "commit": evil, "machine": {evil: evil}, "versions": {evil: evil}}
     edit_params(run, lambda params: params["sessions"][0].update(session))
-    html = report.write_report([run, make_run(tmp_path / "other")], tmp_path / "page").read_text()
+    html = write_report([run, make_run(tmp_path / "other")], tmp_path / "page").read_text()
     parser = StrictParser(html)
     assert not [tag for tag, _ in parser.tags if tag in ("script", "b", "i", "u")]
     assert "alert(1)" in html
@@ -184,15 +194,16 @@ def test_the_page_names_no_private_folder(tmp_path, small_pictures):
     argv = ["/home/me/01_ppo.py", "--runs-dir=/home/me/runs", "--init", "/home/me/runs/x=3"]
     edit_params(run, lambda params: params["sessions"][0].update(argv=argv))
     edit_params(run, lambda params: params.update(init="/home/me/runs/x=3"))
-    html = report.render_page([run], [])
+    html = render_page(run)
     assert "01_ppo.py --runs-dir=runs --init x=3" in html
     assert "/home/me" not in html
 
 
 def test_pictures_without_data_are_left_out_and_reported(tmp_path, small_pictures):
     def drawn():
-        pictures = report.draw_pictures([run])
-        html = report.render_page([run], pictures)
+        read = [Run.read(run)]
+        pictures = report.draw_pictures(read)
+        html = report.render_page(read, pictures)
         missing = html.partition("No run has recorded")[2].partition("</p>")[0]
         return [picture.file for picture in pictures], ["speed" in missing, "time" in missing]
 
@@ -206,9 +217,9 @@ def test_pictures_without_data_are_left_out_and_reported(tmp_path, small_picture
 
 def test_the_page_warns_if_runs_have_different_commits(tmp_path):
     one, other = make_run(tmp_path / "one"), make_run(tmp_path / "other")
-    assert "do not all have the same" not in report.render_page([one, other], [])
+    assert "do not all have the same" not in render_page(one, other)
     edit_params(other, lambda params: params["sessions"][0].update(commit="abc123"))
-    assert "do not all have the same commit." in report.render_page([one, other], [])
+    assert "do not all have the same commit." in render_page(one, other)
 
 
 def test_what_cannot_be_shown_is_skipped_with_a_note(ends, tmp_path, small_pictures):
@@ -236,7 +247,7 @@ def test_names_and_models_that_cannot_be_shown_are_skipped_without_their_folder(
     make_run(tmp_path / "project" / "models" / "pong", episodes=0)
     monkeypatch.setattr(files, "PROJECT", tmp_path / "project")
     runs, reasons = select_runs(["good", "new", "models/pong"], tmp_path, with_episodes=True)
-    assert runs == [good]
+    assert [run.path for run in runs] == [good]
     assert [reason.split()[0] for reason in reasons] == ["new", "pong"]
 
 
@@ -246,10 +257,11 @@ def test_a_run_that_may_not_be_read_is_skipped_with_a_note(tmp_path, monkeypatch
             raise PermissionError(13, "Permission denied", str(run))
         return before(run)
 
-    good, other, before = make_run(tmp_path / "good"), make_run(tmp_path / "other"), comparison.read_settings
-    monkeypatch.setattr(comparison, "read_settings", read)
-    assert select_runs([str(good), str(other)], tmp_path)[0] == [good]
-    assert "Permission denied" in select_runs([str(good), str(other)], tmp_path)[1][0]
+    good, other, before = make_run(tmp_path / "good"), make_run(tmp_path / "other"), run_data.read_params
+    monkeypatch.setattr(run_data, "read_params", read)
+    [found], [reason] = select_runs([str(good), str(other)], tmp_path)
+    assert found.path == good
+    assert "Permission denied" in reason
 
 
 def test_runs_of_which_none_can_be_shown_and_names_that_do_not_exist_are_refused(refused, runs, tmp_path):
@@ -278,7 +290,7 @@ def test_pictures_name_game_script_and_seeds(monkeypatch, runs):
         return b""
 
     monkeypatch.setattr(report, "_draw_png", keep)
-    report.draw_pictures(runs)
+    report.draw_pictures([Run.read(run) for run in runs])
     assert set(titles) == {"PongNoFrameskip-v4 · 01_ppo · seeds: 1, 2, 3"}
 
 
@@ -309,7 +321,7 @@ def test_no_text_in_a_picture_touches_another(monkeypatch, tmp_path):
         return b""
 
     monkeypatch.setattr(report, "_draw_png", check)
-    assert len(report.draw_pictures([one, two])) == 4
+    assert len(report.draw_pictures([Run.read(one), Run.read(two)])) == 4
     assert touching == []
 
 
@@ -318,7 +330,7 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path, small_pictures):
     (tmp_path / "file").write_text("")
     for output in (tmp_path / "file", tmp_path / "file" / "page"):
         with pytest.raises(UsageError, match=rf"{output} cannot be written .*--output"):
-            report.write_report([run], output)
+            write_report([run], output)
 
 
 def test_a_page_of_another_program_is_not_replaced(tmp_path, small_pictures):
@@ -326,18 +338,18 @@ def test_a_page_of_another_program_is_not_replaced(tmp_path, small_pictures):
     (tmp_path / "report.html").write_text("<p>my own page</p>")
     (tmp_path / "report-parts.png").write_bytes(b"my own picture")
     with pytest.raises(UsageError, match=r"report\.html was not written by report\.py; move it"):
-        report.write_report([run], tmp_path)
+        write_report([run], tmp_path)
     assert (tmp_path / "report.html").read_text() == "<p>my own page</p>"
     assert (tmp_path / "report-parts.png").read_bytes() == b"my own picture"
 
 
 def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path, small_pictures):
     runs = [make_run(tmp_path / "run")]
-    report.write_report(runs, tmp_path / "page")
+    write_report(runs, tmp_path / "page")
     old = {path: path.read_bytes() for path in (tmp_path / "page").iterdir()}
     other = make_run(tmp_path / "other")
     with full_disk(1_000), pytest.raises(UsageError, match=r"cannot be written \(File too large\); make room"):
-        report.write_report([*runs, other], tmp_path / "page")
+        write_report([*runs, other], tmp_path / "page")
     assert {path: path.read_bytes() for path in (tmp_path / "page").iterdir()} == old
 
 

@@ -5,11 +5,11 @@ import pytest
 from finished_runs import PARTS, add_scalars, add_videos, in_use, make_run
 from lib.analysis import comparison
 from lib.analysis.run_data import (
+    Run,
     list_videos,
     read_episodes,
     read_scalars,
     returns_before,
-    time_by_part,
 )
 from lib.errors import UsageError
 
@@ -17,11 +17,11 @@ from lib.errors import UsageError
 def test_the_time_by_part_comes_from_the_result_or_from_tensorboard(tmp_path):
     run = make_run(tmp_path / "run")
     assert read_scalars(run) == {}
-    assert time_by_part(run) == PARTS | {"rest": 0.5}
+    assert Run.read(run).time_by_part() == PARTS | {"rest": 0.5}
     (run / "result.json").unlink()
-    assert time_by_part(run) == {}
+    assert Run.read(run).time_by_part() == {}
     add_scalars(run)
-    assert time_by_part(run) == PARTS
+    assert Run.read(run).time_by_part() == PARTS
 
 
 def test_the_training_returns_before_a_step_are_the_last_hundred(tmp_path, caplog):
@@ -39,7 +39,7 @@ def test_the_training_returns_before_a_step_are_the_last_hundred(tmp_path, caplo
 def test_the_result_of_a_run_in_progress_is_not_used(tmp_path):
     run = add_scalars(make_run(tmp_path / "run"))
     with in_use(run):
-        assert time_by_part(run) == PARTS
+        assert Run.read(run).time_by_part() == PARTS
 
 
 def test_the_best_video_is_listed_first_and_then_the_newest(tmp_path):
@@ -55,7 +55,7 @@ def test_a_run_without_episodes_is_an_empty_table(tmp_path, content):
     if content is not None:
         (run / "episodes.csv").write_text(content)
     assert read_episodes(run).empty
-    assert comparison.format_value(comparison.read_outcome(run)["mean"]) == "-"
+    assert comparison.format_value(comparison.outcome_of(Run.read(run))["mean"]) == "-"
 
 
 @pytest.mark.parametrize(
@@ -77,5 +77,5 @@ def test_a_damaged_file_is_reported(tmp_path, file, content, facts):
     run = make_run(tmp_path / "run")
     (run / file).write_text(content)
     with pytest.raises(UsageError, match=facts) as error:
-        comparison.comparison_table([run])
+        Run.read(run)
     assert "\n" not in str(error.value)

@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 
 from finished_runs import make_run
 from lib.run.curve import draw_curve, picture_title, rolling_mean, shorten_thousands
+from lib.run.folder import read_params
 
 
 def test_the_mean_of_the_last_hundred_episodes_begins_with_the_tenth():
@@ -23,8 +24,9 @@ def test_a_short_run_has_a_curve_too(tmp_path, episodes):
 
 def test_a_title_names_game_scripts_and_seeds_or_counts_them(tmp_path):
     runs = [make_run(tmp_path / str(seed), seed, script=f"script_{seed}", episodes=1) for seed in range(1, 6)]
-    assert picture_title(runs[:2], 80) == "PongNoFrameskip-v4 · script_1, script_2 · seeds: 1, 2"
-    assert picture_title(runs, 80) == "PongNoFrameskip-v4 · 5 scripts · seeds: 5 in all"
+    params = [read_params(run) for run in runs]
+    assert picture_title(params[:2], 80) == "PongNoFrameskip-v4 · script_1, script_2 · seeds: 1, 2"
+    assert picture_title(params, 80) == "PongNoFrameskip-v4 · 5 scripts · seeds: 5 in all"
 
 
 def test_thousands_are_shortened():
