@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis import comparison
-from lib.analysis.selection import select_runs
+from lib.analysis.run_data import select_runs
 from lib.system import files
 
 MIN_NAME_WIDTH, MAX_NAME_WIDTH = 11, 32

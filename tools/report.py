@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis import report
-from lib.analysis.selection import select_runs
+from lib.analysis.run_data import select_runs
 
 
 def main() -> None:

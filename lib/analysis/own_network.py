@@ -1,7 +1,6 @@
 """--network: build a network that a script of the user defines."""
 
 import importlib.util
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +34,7 @@ def _imported(path: Path) -> ModuleType:
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) == str(path):
             return module
-    name = "_network_" + re.sub(r"\W", "_", path.stem)  # an identifier, for TorchScript
+    name = f"_network_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

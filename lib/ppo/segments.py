@@ -330,7 +330,7 @@ class _Handle:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._steps_done = state["steps_done"]
         self._snapshot.load_state_dict(state["snapshot"])
-        self.seconds_per_step = state.get("seconds_per_step", 0.0)  # earlier versions saved another time
+        self.seconds_per_step = state["seconds_per_step"]
 
 
 def _trace(snapshot: Snapshot, segment: Segment, episode: EndedEpisode, end: int) -> LazyTrace:

@@ -14,8 +14,7 @@ from PIL import Image
 from browser import open_page
 from finished_runs import add_scalars, add_videos, edit_params, make_run
 from lib.analysis import report, run_data
-from lib.analysis.run_data import Run
-from lib.analysis.selection import select_runs
+from lib.analysis.run_data import Run, select_runs
 from lib.errors import UsageError
 from lib.system import files
 from running import full_disk

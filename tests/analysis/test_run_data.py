@@ -70,7 +70,6 @@ def test_a_run_without_episodes_is_an_empty_table(tmp_path, content):
         ("episodes.csv", "a,b\n1,2,3,4\n5,6,7,8,9\n", "episodes.csv cannot be read"),
         ("params.json", '{"script": "01_ppo"}', "another version of this project: its format is None"),
         ("result.json", '{"stopped": ', "result.json cannot be read"),
-        ("result.json", "[1]", "result.json holds list, not a JSON object"),
     ],
 )
 def test_a_damaged_file_is_reported(tmp_path, file, content, facts):
