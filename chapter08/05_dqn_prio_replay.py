@@ -82,7 +82,7 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__)
-    parser.add_argument("--alpha", type=float, default=0.6, help="exponent of the priorities; 0: uniform sampling")
-    parser.add_argument("--beta", type=float, default=0.4, help="initial exponent of the importance weights")
-    parser.add_argument("--beta-steps", type=cli.whole, default=100_000, help="agent steps until beta is 1")
+    parser.add_argument("--alpha", type=cli.share, default=0.6, help="exponent of the priorities; 0: uniform sampling")
+    parser.add_argument("--beta", type=cli.share, default=0.4, help="initial exponent of the importance weights")
+    parser.add_argument("--beta-steps", type=cli.positive, default=100_000, help="agent steps until beta is 1")
     cli.main(train, parser, NAME)

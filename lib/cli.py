@@ -51,6 +51,7 @@ __all__ = [
     "run_tool",
     "runs_tool",
     "seed",
+    "share",
     "tool",
     "usable_device",
     "whole",

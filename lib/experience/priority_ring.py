@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike
 
-from lib.errors import UsageError
 from lib.experience.batch import Batch
 from lib.experience.ring import Ring
 from lib.experience.stream import ExperienceStream
@@ -58,14 +57,6 @@ class PrioritisedRing(Ring):
         beta: float = 0.4,
         beta_steps: int = 100_000,
     ):
-        for name, value in (("alpha", alpha), ("beta", beta)):
-            if not 0.0 <= value <= 1.0:
-                raise UsageError(f"{name} is {value}; it has to be between 0 and 1")
-        if not 1 <= beta_steps < 2**63:
-            raise UsageError(
-                f"beta_steps is {beta_steps}; it has to be between 1 and 2**63. It is the number of agent steps until "
-                "beta is 1"
-            )
         super().__init__(capacity, num_envs, frame_shape, stack, n_step, gamma, dtype, seed, source)
         self.alpha = alpha
         self._initial_beta = beta
@@ -172,13 +163,8 @@ class PrioritisedRing(Ring):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        priorities, weights = state["priorities"].numpy(), state["weights"].numpy()
-        shapes = {"priorities": self._priorities.shape, "weights": (self._tree.size,)}
-        for name, values in (("priorities", priorities), ("weights", weights)):
-            if values.shape != shapes[name] or not (np.isfinite(values) & (values >= 0.0)).all():
-                raise ValueError(f"{name}: shape {values.shape}; needs {shapes[name]}, finite, not negative")
         super().load_state_dict(state)
-        self._priorities = priorities.copy()
-        self._tree[np.arange(self._tree.size)] = weights
+        self._priorities = state["priorities"].numpy().copy()
+        self._tree[np.arange(self._tree.size)] = state["weights"].numpy()
         self._highest = state["highest"]
         self._first_batch = state["first_batch"]

@@ -35,8 +35,7 @@ class Ring:
         source: stream from which `populate` takes steps; None if only `add` is used.
 
     Raises:
-        UsageError: if a number is out of range, the ring does not fit into free memory, or it is too small for a
-            transition.
+        UsageError: if the ring does not fit into free memory, or is too small for a transition.
     """
 
     STEP_BYTES = 22  # bytes of a step without its frame: action, reward, two flags and the number of previous frames
@@ -53,11 +52,6 @@ class Ring:
         seed: int = 0,
         source: ExperienceStream | None = None,
     ):
-        for name, number in (("num_envs", num_envs), ("stack", stack), ("n_step", n_step)):
-            if number < 1:
-                raise UsageError(f"{name} is {number}; it has to be at least 1")
-        if not 0.0 <= gamma <= 1.0:
-            raise UsageError(f"gamma is {gamma}; it has to be between 0 and 1")
         self.length = -(-capacity // num_envs)  # steps per environment
         self.num_envs = num_envs
         self.stack = stack
@@ -145,26 +139,22 @@ class Ring:
             rewards: (num_envs,) float32.
             terminated: (num_envs,) bool.
             truncated: (num_envs,) bool.
-            final_frames: (num_envs, *frame_shape), last frames of episodes. Only those of truncated episodes are used.
+            final_frames: (num_envs, *frame_shape), last frames of episodes. Only those of truncated episodes are used;
+                None if there are none.
 
         Raises:
-            ValueError: if a shape is wrong, or an environment was truncated and final_frames is None.
+            ValueError: if a shape is wrong, which numpy might broadcast.
         """
-        frame_shape = self._frames.shape[1:]
-        _require_shape("frames", frames, frame_shape)
-        if final_frames is not None:
-            _require_shape("final_frames", final_frames, frame_shape)
-        _require_shape("actions", actions, (self.num_envs,))
-        _require_shape("rewards", rewards, (self.num_envs,))
-        _require_shape("terminated", terminated, (self.num_envs,))
-        _require_shape("truncated", truncated, (self.num_envs,))
+        shapes = [np.shape(each) for each in (frames, actions, rewards, terminated, truncated)]
+        needed = [self._frames.shape[1:], *[(self.num_envs,)] * 4]
+        if shapes != needed:
+            raise ValueError(f"frames, actions, rewards and flags have the shapes {shapes}; they have to be {needed}")
         truncated = truncated & ~terminated
-        if truncated.any() and final_frames is None:
-            raise ValueError("an episode was truncated; its final frame is needed to bootstrap from its last state")
         row = self._steps_added % self.length
         for env in range(self.num_envs):
             self._final_frames.pop((row, env), None)
-        if final_frames is not None:
+        if truncated.any():
+            assert final_frames is not None
             self._keep_final_frames(row, truncated, final_frames)
         self._frames[row] = frames
         self._actions[row] = actions
@@ -201,7 +191,7 @@ class Ring:
         """Sample transitions uniformly, with replacement.
 
         Raises:
-            UsageError: if there is no transition yet, batch_size is below 1, or it exceeds the steps in the ring.
+            UsageError: see `require`.
         """
         self.require(batch_size)
         steps = self._generator.integers(self._start, self._end, batch_size)
@@ -216,10 +206,8 @@ class Ring:
             new_steps: number of agent steps that will be added before the batch is sampled.
 
         Raises:
-            UsageError: if there would be no transition, batch_size is below 1, or it exceeds the steps in the ring.
+            UsageError: if there would be no transition, or batch_size exceeds the steps in the ring.
         """
-        if batch_size < 1:
-            raise UsageError(f"batch_size is {batch_size}; it has to be at least 1")
         steps = self._steps_added + -(-new_steps // self.num_envs)
         if steps <= self.n_step:
             smaller_n = f"an n_step (-n) of at most {steps - 1}, or " if steps > 1 else ""
@@ -325,16 +313,8 @@ class Ring:
         for name, array in self._arrays().items():
             array[:rows] = state[name].numpy()
         self._final_frames = {(row, env): frame.numpy().copy() for row, env, frame in state["final"]}
-        for row, env in self._final_frames:
-            if not (0 <= row < rows and 0 <= env < self.num_envs):
-                raise ValueError(f"a final frame of row {row}, environment {env} in a ring of {rows} x {self.num_envs}")
         self._episode_steps = state["begun"].numpy().copy()
         self._steps_added = state["added"]
         self._generator.bit_generator.state = state["draws"]
         if self._source is not None and (frames := self._source.interrupted_frames) is not None:
             self.truncate_episodes(frames)
-
-
-def _require_shape(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
-    if np.shape(array) != shape:
-        raise ValueError(f"the {name} have the shape {np.shape(array)}; it has to be {shape}")

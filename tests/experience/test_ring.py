@@ -1,7 +1,6 @@
 """Replay rings against their slow twin: transitions, limits, checkpoints."""
 
 import dataclasses
-import re
 
 import numpy as np
 import pytest
@@ -132,16 +131,11 @@ def test_a_vector_or_board_goes_to_the_network_without_a_stack_axis(shape):
 def test_steps_of_the_wrong_shape_are_refused():
     ring, _ = ring_and_twin(Ring, 9, 2, 2)
     step = list(next(random_steps(np.random.default_rng(1), 2, 1)))
-    for argument, right in enumerate(step):
+    for argument, right in enumerate(step[:5]):
         for wrong in (right[0], right[:1], np.concatenate([right, right], -1), np.int32(3)):
-            with pytest.raises(ValueError, match=rf"it has to be {re.escape(str(right.shape))}"):
+            with pytest.raises(ValueError, match="they have to be"):
                 ring.add(*step[:argument], wrong, *step[argument + 1 :])
     assert len(ring) == 0
-    with pytest.raises(UsageError, match="num_envs is 0; it has to be at least 1"):
-        Ring(20, 0, (1,))
-    ring.add(*step)
-    with pytest.raises(UsageError, match="batch_size is 0; it has to be at least 1"):
-        ring.sample(0)
 
 
 @pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
@@ -164,17 +158,6 @@ def test_a_restored_ring_samples_the_same_batches(tmp_path, kind, count):
             assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"final": [(9, 0, torch.zeros(1))]}, {"final": [(0, 2, torch.zeros(1))]}, {"added": 99}]
-)
-def test_a_state_with_places_outside_of_the_ring_is_refused(wrong):
-    ring, _ = ring_and_twin(Ring, 9, 2, 2)
-    for step in random_steps(np.random.default_rng(1), 2, 5):
-        ring.add(*step)
-    with pytest.raises(ValueError, match=r"ring of|broadcast"):
-        ring.load_state_dict(ring.state_dict() | wrong)
-
-
 def test_a_ring_copies_the_arrays_that_are_added():
     ring, twin = ring_and_twin(Ring, 9, 2, 2)
     for step in random_steps(np.random.default_rng(5), 2, 7):
@@ -189,7 +172,6 @@ def test_a_ring_copies_the_arrays_that_are_added():
 
 def test_too_few_steps_missing_final_frames_and_missing_memory_are_refused(monkeypatch):
     ring, _ = ring_and_twin(Ring, 9, 2, 2)
-    step = next(random_steps(np.random.default_rng(1), 2, 1))
     with pytest.raises(UsageError, match=r"cannot be drawn from 0 steps of each of 2 .* use a larger replay_initial"):
         ring.sample(1)
     with pytest.raises(UsageError, match=r"n_step=2 cannot be drawn from 2 steps .* n_step \(-n\) of at most 1, or"):
@@ -197,8 +179,6 @@ def test_too_few_steps_missing_final_frames_and_missing_memory_are_refused(monke
     ring.require(6, new_steps=5)
     with pytest.raises(UsageError, match="a batch of 7 cannot be drawn from 6 steps"):
         ring.require(7, new_steps=5)
-    with pytest.raises(ValueError, match="its final frame is needed"):
-        ring.add(*step[:3], np.zeros(2, bool), np.ones(2, bool), None)
     with pytest.raises(UsageError, match=r"has 3 for each of 2 environments; .* need at least 5"):
         Ring(6, 2, (1,), stack=4)
     monkeypatch.setattr(memory, "free", lambda: 10**9)
