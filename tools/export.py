@@ -5,9 +5,9 @@
     ./export.py RUN --checkpoint last --output ../policy
 
 policy.onnx takes a batch of states, and returns the best actions and the scores of all actions. policy.json describes
-them. Both are written to export/ in the run folder. First, the policy is compared with the original in 1,000 states of
-the agent's own episodes: an export that takes another action is not kept. examples/onnx_pong.py plays Pong with
-policy.onnx.
+them. Both are written to export/ in the run folder, unless they are there. First, the policy is compared with the
+original in 1,000 states of the agent's own episodes: an export that takes another action is not kept.
+examples/onnx_pong.py plays Pong with policy.onnx.
 """
 
 import sys
@@ -18,6 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis import export
 from lib.analysis.trained_agent import TrainedAgent
+from lib.errors import UsageError
 
 
 def main() -> None:
@@ -25,9 +26,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="output folder (default: export/ in the run)")
     args = cli.run_args(parser)
     export.require_packages()
+    folder = args.output or args.run / "export"
+    for path in (folder / export.ONNX, folder / export.DESCRIPTION):
+        if path.exists():
+            raise UsageError(f"{path} exists; remove it, or give another folder by --output")
     agent = TrainedAgent(args.run, args.checkpoint, "cpu", args.env_id, args.network)
     states = export.record_states(agent)
-    folder = args.output or args.run / "export"
     difference = export.export(agent, folder, states)
     print(f"{folder / export.ONNX}: same actions in {len(states):,} states, scores differ by at most {difference:.1e}")
 

@@ -6,7 +6,7 @@
     ./play.py 2026-11-20T1200-pong-01_ppo --record --episodes 3      # needs no display
 
 Videos are written to the run folder as videos/play-<step>-episode-<number>-return-<return>.webm, where <step> is the
-agent step of the checkpoint. A video of the same name is replaced.
+agent step of the checkpoint. An episode of which there is a video is not recorded again.
 """
 
 import argparse
@@ -22,6 +22,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import Window, WindowClosed, action_names, add_score_panel
+from lib.errors import UsageError
 from lib.run.episode_player import EpisodePlayer, EpisodeResult
 from lib.run.policy import EpsilonGreedyPolicy
 from lib.run.videos import FOLDER, FrameSink, Video, frames_per_second
@@ -44,14 +45,17 @@ def watch_in_window(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace)
 def record_videos(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> None:
     play_episode = player(agent, env, args)
     unfinished = args.run / FOLDER / f"{os.getpid()}.part.webm"
-    for number in range(args.episodes):
+    names = [f"play-{agent.step}-episode-{number + 1}-return-" for number in range(args.episodes)]
+    for name in names:
+        for path in (args.run / FOLDER).glob(f"{name}*.webm"):
+            raise UsageError(f"{path} exists; move it to another folder, or remove it, to record this episode again")
+    for number, name in enumerate(names):
         task = f"Recording episode {number + 1} of {args.episodes}"
         with Video(unfinished, frames_per_second(env)) as video:
             with TaskProgress(task, unit="frames", shown=True) as progress:
                 result = play_episode(number, partial(record, video, progress))
             print_result(number, result)
-            name = f"play-{agent.step}-episode-{number + 1}-return-{result.total:.7g}.webm"
-            print(video.keep(name), flush=True)
+            print(video.keep(f"{name}{result.total:.7g}.webm"), flush=True)
 
 
 def record(video: Video, progress: TaskProgress, frame: np.ndarray) -> None:
