@@ -3,7 +3,6 @@
 This project's scripts use ExtendedDQN. The other classes are the book's, for its readers' scripts.
 """
 
-import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -219,170 +218,28 @@ class NoisyLinear(noisy.NoisyLinear):
     Args:
         in_features: number of input features.
         out_features: number of output features.
-        bias: add a noisy bias. A floating-point number is `sigma_init`, the second edition's third argument.
-        device, dtype: of the weights; None for torch's defaults. If `bias` is a float, a bool `device` is the second
-            edition's fourth argument, `bias`.
-        std_init: initial sigma of factorised noise, before it is divided by the square root of `in_features`.
-        sigma_init: initial sigma of independent noise, as in the second edition; None for factorised noise.
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool | float = True,
-        device: torch.device | str | bool | None = None,
-        dtype: torch.dtype | None = None,
-        std_init: float = STD_INIT,
-        sigma_init: float | None = None,
-    ):
-        if isinstance(bias, float):  # the second edition's arguments are sigma_init and bias
-            sigma_init, bias = bias, device if isinstance(device, bool) else True
-            device = None if isinstance(device, bool) else device
-        if sigma_init is None:
-            super().__init__(in_features, out_features, noisy.FACTORISED, std_init, bias)
-        else:
-            super().__init__(in_features, out_features, noisy.INDEPENDENT, sigma_init, bias)
-        self.to(device=device, dtype=dtype)
-
-    @property
-    def in_features(self) -> int:
-        """Number of input features."""
-        return self.weight_mean.shape[1]
-
-    @property
-    def out_features(self) -> int:
-        """Number of output features."""
-        return self.weight_mean.shape[0]
-
-    @property
-    def bias(self) -> torch.Tensor | None:
-        """The mean biases, by the second edition's name; None without a bias."""
-        return self.bias_mean
-
-    @property
-    def sigma_bias(self) -> torch.Tensor | None:
-        """The sigmas of the biases, by the second edition's name; None without a bias."""
-        return self.bias_sigma
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """The mean weights, by the second edition's name."""
-        return self.weight_mean
-
-    @property
-    def sigma_weight(self) -> torch.Tensor:
-        """The sigmas of the weights, by the second edition's name."""
-        return self.weight_sigma
-
-    @property
-    def weight_mu(self) -> torch.Tensor:
-        """The mean weights, by the third edition's name."""
-        return self.weight_mean
-
-    @property
-    def bias_mu(self) -> torch.Tensor | None:
-        """The mean biases, by the third edition's name; None without a bias."""
-        return self.bias_mean
-
-    def reset_noise(self) -> None:
-        """Do nothing, because every forward pass draws new noise."""
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Map (batch, in_features) to (batch, out_features), or (in_features,) to (out_features,)."""
-        return super().forward(features).reshape(*features.shape[:-1], self.out_features)
-
-
-class NoisyFactorizedLinear(NoisyLinear):
-    """The second edition's layer with factorised noise.
-
-    Args:
-        in_features: number of input features.
-        out_features: number of output features.
-        sigma_zero: initial sigma before it is divided by the square root of `in_features`.
+        sigma_init: initial sigma of independent noise, as in the second edition; None for factorised noise with
+            STD_INIT, as in the third.
         bias: add a noisy bias.
     """
 
+    def __init__(self, in_features: int, out_features: int, sigma_init: float | None = None, bias: bool = True):
+        noise, sigma = (noisy.FACTORISED, STD_INIT) if sigma_init is None else (noisy.INDEPENDENT, sigma_init)
+        super().__init__(in_features, out_features, noise, sigma, bias)
+
+
+class NoisyFactorizedLinear(noisy.NoisyLinear):
+    """The second edition's layer with factorised noise; see NoisyLinear. `sigma_zero` is the initial sigma."""
+
     def __init__(self, in_features: int, out_features: int, sigma_zero: float = 0.4, bias: bool = True):
-        super().__init__(in_features, out_features, bias, std_init=sigma_zero)
+        super().__init__(in_features, out_features, noisy.FACTORISED, sigma_zero, bias)
 
 
-# The book's names of layers and weights, mapped to ours. `fc` is the only stream of a network that is not dueling.
-OUR_LAYERS = {"fc": "advantage", "fc_adv": "advantage", "fc_val": "value"}
-OUR_NAMES = OUR_LAYERS | {"supports": "support", "weight_mu": "weight_mean", "bias_mu": "bias_mean"}
+class NoisyDQN(ExtendedDQN):
+    """The book's noisy network, with factorised noise; see ExtendedDQN for the arguments."""
 
-# The second edition's names of noisy weights, mapped to ours.
-OUR_NOISY_NAMES = {
-    "weight": "weight_mean",
-    "bias": "bias_mean",
-    "sigma_weight": "weight_sigma",
-    "sigma_bias": "bias_sigma",
-}
-
-
-class _BookDQN(ExtendedDQN):
-    """Base of the book's networks. They load weights that the book's own networks saved.
-
-    Layers can be read by the book's names: `fc`, `fc_adv`, `fc_val` and `noisy_layers`. A subclass that gives such a
-    name to a layer of its own reads its own layer.
-    """
-
-    def __init__(self, input_shape: tuple[int, ...], n_actions: int, **options: Any):
-        super().__init__(input_shape, n_actions, **options)
-        self.register_load_state_dict_pre_hook(_rename_weights)  # type: ignore[no-untyped-call]
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "noisy_layers":
-                return self._noisy_layers
-            if name in OUR_LAYERS:
-                return getattr(self, OUR_LAYERS[name])
-            raise
-
-
-class _Dueling(_BookDQN):
-    """Base of the book's dueling networks. Subclasses may override `adv_val`, which computes both streams."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute the action values (batch, n_actions) of states (batch, *input_shape); see ExtendedDQN.forward."""
-        advantages, value = self.adv_val(x)
-        return mask_invalid(_dueling_sum(advantages, value), self.split(x)[1])
-
-
-def _rename_weights(net: nn.Module, weights: dict[str, torch.Tensor], prefix: str, *rest: object) -> None:
-    """Rename the book's weights to ours, except those of a subclass's own layers. Noise is drawn again.
-
-    The book's Rainbow has a value stream without noise. Here its sigmas become 0.
-    """
-    noisy_layers = {name for name, layer in net.named_modules() if isinstance(layer, noisy.NoisyLinear)}
-    own = {prefix + name for name in net.state_dict()}
-    for key in [key for key in weights if key.startswith(prefix) and key not in own]:
-        *layers, name = (OUR_NAMES.get(part, part) for part in key.removeprefix(prefix).split("."))
-        values, layer = weights.pop(key), ".".join(layers)
-        if "epsilon" in name:
-            continue
-        if layer in noisy_layers:
-            name = OUR_NOISY_NAMES.get(name, name)
-        weights[prefix + ".".join([*layers, name])] = values
-    for layer, kind in itertools.product(noisy_layers, ("weight", "bias")):
-        mean = weights.get(f"{prefix}{layer}.{kind}_mean")
-        if mean is not None:
-            weights.setdefault(f"{prefix}{layer}.{kind}_sigma", torch.zeros_like(mean))
-
-
-class NoisyDQN(_BookDQN):
-    """The book's noisy network, with factorised noise.
-
-    Args:
-        input_shape: shape of a state.
-        n_actions: number of actions.
-        dueling, options: see ExtendedDQN.
-    """
-
-    def __init__(self, input_shape: tuple[int, ...], n_actions: int, dueling: bool = False, **options: Any):
-        super().__init__(input_shape, n_actions, dueling=dueling, sigma=STD_INIT, noise=noisy.FACTORISED, **options)
+    def __init__(self, input_shape: tuple[int, ...], n_actions: int, dueling: bool = False):
+        super().__init__(input_shape, n_actions, dueling=dueling, sigma=STD_INIT, noise=noisy.FACTORISED)
 
     def reset_noise(self) -> None:
         """Do nothing, because every forward pass draws new noise."""
@@ -392,37 +249,22 @@ class NoisyDQN(_BookDQN):
         return [layer.signal_to_noise() for layer in self._noisy_layers]
 
 
-class DuelingDQN(_Dueling):
-    """The book's dueling network, with 256 hidden units in each stream.
-
-    Args:
-        input_shape: shape of a state.
-        n_actions: number of actions.
-    """
+class DuelingDQN(ExtendedDQN):
+    """The book's dueling network, with 256 hidden units in each stream; see ExtendedDQN for the arguments."""
 
     def __init__(self, input_shape: tuple[int, ...], n_actions: int):
         super().__init__(input_shape, n_actions, dueling=True)
 
 
-class RainbowDQN(_Dueling, NoisyDQN):
-    """The book's Rainbow network: dueling, with noisy layers in both streams as in Hessel et al. (2018).
-
-    Args:
-        input_shape: shape of a state.
-        n_actions: number of actions.
-    """
+class RainbowDQN(NoisyDQN):
+    """The book's Rainbow network: dueling, with noisy layers in both streams as in Hessel et al. (2018)."""
 
     def __init__(self, input_shape: tuple[int, ...], n_actions: int):
         super().__init__(input_shape, n_actions, dueling=True)
 
 
-class DistributionalDQN(_BookDQN):
-    """The book's distributional network, with N_ATOMS atoms from Vmin to Vmax. Its output is logits, not values.
-
-    Args:
-        input_shape: shape of a state.
-        n_actions: number of actions.
-    """
+class DistributionalDQN(ExtendedDQN):
+    """The book's distributional network, with N_ATOMS atoms from Vmin to Vmax. Its output is logits, not values."""
 
     def __init__(self, input_shape: tuple[int, ...], n_actions: int):
         super().__init__(input_shape, n_actions, support=losses.support(Vmin, Vmax, N_ATOMS))
