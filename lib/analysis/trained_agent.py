@@ -18,8 +18,8 @@ from lib.nets import noisy
 from lib.ppo.fast import FastModel
 from lib.ppo.model import Model
 from lib.run import checkpoint
-from lib.run.checkpoint import BEST, LAST, find_checkpoint, numbered
-from lib.run.folder import current_commit, describe_network, read_params, trusted_id
+from lib.run.checkpoint import BEST, find_checkpoint
+from lib.run.folder import read_params, trusted_id
 from lib.run.policy import GreedyPolicy, SampledPolicy
 
 
@@ -30,7 +30,7 @@ class TrainedAgent:
         run: run folder.
         which: BEST for the checkpoint with the best mean return, LAST for the newest one, or an agent step.
         device: device of the network.
-        module: module that registers the run's environment, and may be imported; None for gymnasium's own environments.
+        env_id: id of the run's environment, needed if it has a module, which is imported.
         network: "FILE.py:NAME" of the run's own network, see own_network, or the class or function itself; None for one
             of the project's networks.
 
@@ -61,10 +61,12 @@ class TrainedAgent:
         self.env_id = trusted_id(run, str(params["hyperparameters"].get("env_name")), env_id)
         self.file = find_checkpoint(run, which)
         self.step = int(self.file.stem.partition("-")[2])
-        recorded = params.get("network")
         if network is None:
-            _require_known(run, recorded)
-        content = self._load()
+            _require_known(run, params.get("network"))
+        try:
+            content = checkpoint.load(self.file)
+        except Fault as fault:
+            raise Fault(f"{fault}. Add --checkpoint last or --checkpoint STEP to load another one") from fault
         env = self.make_env()
         assert isinstance(env.action_space, spaces.Discrete)
         self.n_actions = int(env.action_space.n)
@@ -74,23 +76,11 @@ class TrainedAgent:
             else:
                 net = own_network.build(network, env.observation_space, self.n_actions)
                 net.load_state_dict(content["net"])
-            _require_same(net, recorded)
         except (LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             raise _network_error(self.file, params, error, network) from error
         finally:
             env.close()
         self.policy = GreedyPolicy(net.to(device))
-
-    def _load(self) -> dict[str, Any]:
-        try:
-            return checkpoint.load(self.file)
-        except Fault as fault:
-            steps = [str(step) for step, _ in reversed(numbered(self.run / "checkpoints", "step"))]
-            for which in (LAST, *steps, BEST):
-                other = find_checkpoint(self.run, which)
-                if other != self.file and _is_intact(other):
-                    raise Fault(f"{fault}. Another one is intact: add --checkpoint {which}") from fault
-            raise Fault(f"{fault}. This run has no other intact checkpoint; restore one") from fault
 
     def sampled(self) -> SampledPolicy:
         """Return the policy that draws its actions.
@@ -103,14 +93,6 @@ class TrainedAgent:
     def make_env(self, render_mode: str | None = None) -> gym.Env:
         """Build a single environment with the default wrappers of make_env."""
         return make_env(self.env_id, render_mode=render_mode)
-
-
-def _is_intact(file: Path) -> bool:
-    try:
-        checkpoint.load(file)
-    except Fault:
-        return False
-    return True
 
 
 def build_network(weights: Mapping[str, torch.Tensor], space: spaces.Space[Any], n_actions: int) -> nn.Module:
@@ -158,18 +140,6 @@ def _require_known(run: Path, recorded: dict[str, Any] | None) -> None:
         )
 
 
-def _require_same(net: nn.Module, recorded: dict[str, Any] | None) -> None:
-    """Refuse a network that fits the weights, but is not the run's.
-
-    Raises:
-        ValueError: if its class differs.
-    """
-    if not recorded:
-        return
-    if (before := recorded["class"]) != (now := describe_network(net)["class"]):
-        raise ValueError(f"the run's network was a {before}, and this one is a {now}")
-
-
 def _network_error(file: Path, params: dict[str, Any], error: Exception, network: object) -> UsageError:
     """Name the possible causes of a network that cannot be built."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip().rstrip(".")
@@ -178,12 +148,7 @@ def _network_error(file: Path, params: dict[str, Any], error: Exception, network
             f"--network {network} does not build the network of {file}: {reason}. If the network depends on options of "
             "the script, name a function that takes the observation space and the number of actions and knows them"
         )
-    commit = str(params["sessions"][-1].get("commit")).partition("+")[0]  # "None" if the run knew none
-    causes = [
-        "the environment's observations or actions have changed since the run",
-        "the script builds its own network (name what builds it: --network FILE.py:NAME)",
-    ]
-    if commit not in (str(current_commit()).partition("+")[0], "None"):
-        causes.append(f"the project's network has changed since commit {commit} (git checkout {commit})")
-    env_id = params["hyperparameters"].get("env_name")
-    return UsageError(f"the network of {file} does not fit {env_id}: {reason}. Possible causes: {'; '.join(causes)}")
+    return UsageError(
+        f"the network of {file} does not fit {params['hyperparameters'].get('env_name')}: {reason}. The environment or "
+        f"the project's network has changed since the run, whose commit was {params['sessions'][-1].get('commit')}"
+    )

@@ -52,11 +52,6 @@ def test_a_run_with_its_own_network_is_played_with_that_network_or_not_at_all(an
     model = tmp_path / "model"
     answer(PUBLISH, run, model, *trusting(run), *option.split(), "--checkpoint", "last", "--episodes", 1)
     assert f"{model.name} --env-id fakes:Catch-v0 --network" in (model / "README.md").read_text()
-    other = tmp_path / "11_other.py"
-    other.write_text(script.read_text().replace("class Scaled", "class Other"))
-    wrong = r"--network \S*11_other.py:Other does not build the network of \S+: the run's network was a Scaled"
-    with pytest.raises(UsageError, match=wrong):
-        TrainedAgent(run, "last", env_id="fakes:Catch-v0", network=f"{other}:Other")
 
 
 class Outer:

@@ -57,7 +57,7 @@ def test_a_network_of_another_version_or_environment_is_explained(refused, train
     edit_params(trained_run, change)
     message = refused(EVALUATE, trained_run, *trusting(trained_run))
     assert "does not fit fakes:Chain-v0: size mismatch" in message
-    assert "git checkout abc123)" in message
+    assert "whose commit was abc123+" in message
 
 
 def test_greedy_play_that_is_below_training_is_reported_and_sampled_play_is_not_stuck(answer, tmp_path):
