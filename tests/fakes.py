@@ -141,6 +141,16 @@ class WaitsForLicence(Counting):
             time.sleep(600)
 
 
+class Constructed(Counting):
+    """Counting that knows how many of its kind this process has constructed."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        Constructed.made += 1
+
+
 class SecondFails(Counting):
     """Counting whose constructor fails in the second process of a ProcessVectorEnv."""
 
@@ -691,6 +701,7 @@ register("Simulated", Simulated)
 register("Simulator", Simulator)
 register("Simulator-broken", Simulator, steps=3)
 register("SecondFails", SecondFails)
+register("Constructed", Constructed)
 register("WaitsForLicence", WaitsForLicence)
 for name, game, sticky_actions in (
     ("ShortPong", "pong", 0.0),  # episodes of 100 steps

@@ -20,7 +20,7 @@ from lib import cli
 from lib.analysis.random_play import play
 from lib.analysis.window import action_names
 from lib.envs.observations import observation_kind
-from lib.envs.single_env import close_plain_env, make_env, make_plain_env
+from lib.envs.single_env import make_env, make_plain_env
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 
 import numpy as np
@@ -37,7 +37,7 @@ def main() -> None:
     env_id = args.env_id
     plain = make_plain_env(env_id)
     print(f"observations  {plain.observation_space}")
-    close_plain_env(plain, env_id)  # some games allow only one at a time
+    plain.close()  # some games allow only one at a time
     env = make_env(env_id)
     space = env.observation_space
     print(f"states        {observation_kind(space).value}, {space.shape} {space.dtype}")

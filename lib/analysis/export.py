@@ -24,7 +24,7 @@ from torch import nn
 from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import action_names, first_action
 from lib.envs.observations import conversions
-from lib.envs.single_env import close_plain_env, make_plain_env
+from lib.envs.single_env import make_plain_env
 from lib.errors import Fault, UsageError
 from lib.run.episode_player import EpisodePlayer
 from lib.run.policy import GreedyPolicy, scores_of
@@ -115,7 +115,7 @@ def export(agent: TrainedAgent, folder: Path, states: np.ndarray) -> float:
 
 def _description(agent: TrainedAgent, states: np.ndarray) -> dict[str, Any]:
     plain = make_plain_env(agent.env_id)
-    close_plain_env(plain, agent.env_id)
+    plain.close()
     env = agent.make_env()
     description = {
         "env_id": agent.env_id,

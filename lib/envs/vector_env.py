@@ -23,9 +23,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics, TransformReward
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, has_only_checking_wrappers, is_atari
+from lib.envs.masks import MaskedBox
 from lib.envs.preprocessing import without_options
 from lib.envs.process_env import ProcessVectorEnv
-from lib.envs.single_env import ActionSpace, close_plain_env, make_env, make_plain_env
+from lib.envs.single_env import ActionSpace, make_plain_env, wrapped
 from lib.errors import UsageError
 from lib.system import memory
 from lib.system.seeds import derived_seeds
@@ -81,36 +82,37 @@ def make_vector_env(
     """
     if num_envs < 1:
         raise UsageError(f"num_envs is {num_envs}; it has to be at least 1")
-    env = make_plain_env(env_id)
-    close_plain_env(env, env_id)
-    native = is_atari(env)
+    first = make_plain_env(env_id)
+    native = is_atari(first)
     if native and processes:
         raise UsageError(f"{env_id} is an Atari game, whose native threads are faster; leave --async-envs out")
     require_memory(num_envs, native, processes)
-    if not native:
-        make = partial(_make_pausable, env_id)
-        others: VectorEnv[Any, Any, Any]
-        if processes:
-            others = ProcessVectorEnv(make, num_envs, env_id)
-        else:
-            others = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-        # Returns are summed in float64, as in single environments, before rewards become float32.
-        return cast(DiscreteVectorEnv, TransformReward(RecordEpisodeStatistics(FinalStates(others)), _as_float32))
-    if env_id != without_options(env_id):
-        raise UsageError(
-            f"{env_id!r}: native environments always use the default preprocessing; 04_wrappers.py has options for it"
-        )
-    game = _registered_arguments(env, env_id)
-    envs = RecordEpisodeStatistics(NativeAtari(game, num_envs, threads))
-    return cast(DiscreteVectorEnv, ClipReward(envs, -1.0, 1.0))
+    if native:
+        first.close()
+        if env_id != without_options(env_id):
+            raise UsageError(
+                f"{env_id!r}: native environments always use the default preprocessing; 04_wrappers.py has options "
+                "for it"
+            )
+        envs = RecordEpisodeStatistics(NativeAtari(_registered_arguments(first, env_id), num_envs, threads))
+        return cast(DiscreteVectorEnv, ClipReward(envs, -1.0, 1.0))
+    env = Pausable(wrapped(first, env_id))
+    make = partial(_make_pausable, env_id, isinstance(env.observation_space, MaskedBox))
+    others: VectorEnv[Any, Any, Any]
+    if processes:
+        others = ProcessVectorEnv(env, make, num_envs, env_id)
+    else:
+        others = SyncVectorEnv([lambda: env, *[make] * (num_envs - 1)], autoreset_mode=AutoresetMode.SAME_STEP)
+    # Returns are summed in float64, as in single environments, before rewards become float32.
+    return cast(DiscreteVectorEnv, TransformReward(RecordEpisodeStatistics(FinalStates(others)), _as_float32))
 
 
 def _as_float32(rewards: np.ndarray) -> np.ndarray:
     return rewards.astype(np.float32)
 
 
-def _make_pausable(env_id: str) -> gym.Env:
-    return Pausable(make_env(env_id))
+def _make_pausable(env_id: str, masked: bool) -> gym.Env:
+    return Pausable(wrapped(make_plain_env(env_id), env_id, masked=masked))
 
 
 def vector_frame_skip(envs: VectorEnv) -> int:

@@ -39,12 +39,6 @@ class SharedBlock:
         return buffer
 
 
-def require_room(size: int) -> None:
-    """Raise UsageError if so many bytes cannot be reserved."""
-    if hasattr(os, "posix_fallocate"):
-        os.close(_reserved(size))
-
-
 def _reserved(size: int) -> int:
     """Return a descriptor of an unlinked file for which `size` bytes are reserved."""
     file, path = tempfile.mkstemp(dir=FOLDER)

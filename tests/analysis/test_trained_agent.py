@@ -9,7 +9,6 @@ import fakes
 from finished_runs import edit_params
 from lib import dqn_extra, dqn_model
 from lib.analysis.trained_agent import TrainedAgent, build_network
-from lib.envs import single_env
 from lib.errors import UsageError
 from lib.nets import losses
 from lib.ppo.fast import FastModel
@@ -77,7 +76,6 @@ def test_an_error_of_the_environment_is_not_taken_for_another_version(original_r
         raise KeyError("level_7")
 
     monkeypatch.setattr(fakes.Shown, "reset", reset)
-    single_env._masked.clear()
     with pytest.raises(KeyError, match="level_7"):
         TrainedAgent(original_run, env_id="fakes:Shown-v0")
 

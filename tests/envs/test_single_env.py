@@ -21,6 +21,7 @@ from gymnasium.wrappers import (
 import fakes
 from lib.envs.atari import NOOP_MAX
 from lib.envs.single_env import make_env, reward_threshold
+from lib.envs.vector_env import make_vector_env
 from lib.errors import EnvironmentFailed, UsageError
 
 
@@ -46,34 +47,27 @@ def test_environments_that_no_script_can_use_are_refused(env_id, message, regist
 
 
 def test_a_missing_render_mode_is_refused():
-    with pytest.raises(UsageError, match=r"fakes:Catch-v0 .* its render_modes are \[\].*'rgb_array'"):
+    with pytest.raises(UsageError, match="'fakes:Catch-v0' cannot be made with render_mode='rgb_array'"):
         make_env("fakes:Catch-v0", render_mode="rgb_array")
     assert make_env("fakes:Shown-v0", render_mode="rgb_array").render_mode == "rgb_array"
 
 
-def test_a_game_that_allows_one_instance_is_made_and_has_not_been_reset(register):
+def test_a_game_that_allows_one_instance_is_made(register):
     made = []
 
     class Alone(fakes.Catch):
         def __init__(self):
             assert not made, "another instance is open"
             made.append(self)
-            self.resets = 0
             super().__init__()
-
-        def reset(self, **options):
-            self.resets += 1
-            return super().reset(**options)
 
         def close(self):
             made.remove(self)
 
     register("Alone-v0", Alone)
-    for _ in range(2):  # with and without knowledge of the id
-        env = make_env("Alone-v0")
-        assert env.unwrapped is made[0]
-        assert made[0].resets == 0
-        env.close()
+    make_env("Alone-v0").close()
+    make_vector_env("Alone-v0", 1).close()
+    assert not made
 
 
 GAME = {"game": "pong", "repeat_action_probability": 0.0, "full_action_space": False, "frameskip": 4}
@@ -116,7 +110,7 @@ def without_frameskip():
         (blackened, GAME, r"the wrapper TransformObservation\. Its states"),
         (skipping, GAME, r"the wrapper MaxAndSkipObservation\. Its states"),
         (stacked, GAME, r"the wrapper FrameStackObservation\. Its states"),
-        (without_frameskip, {}, "frameskip=1, which the preprocessing needs: .*Let its entry point accept frameskip"),
+        (without_frameskip, {}, "'Own-v0' cannot be made with frameskip=1: .*unexpected keyword argument 'frameskip'"),
     ],
 )
 def test_atari_games_whose_observations_would_be_ignored_are_refused(register, entry_point, options, message):
