@@ -1,6 +1,6 @@
 """Observations of any environment, converted into images, boards or vectors.
 
-image     uint8 (height, width), grey, both sides at least 36 pixels; later resized and stacked to (4, 84, 84)
+image     uint8 (height, width), grey; later resized and stacked to (4, 84, 84)
 board     float32 (channels, height, width), smaller than an image
 vector    float32 (numbers,)
 """
@@ -8,7 +8,7 @@ vector    float32 (numbers,)
 import enum
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -23,7 +23,6 @@ from lib.errors import UsageError
 log = logging.getLogger(__name__)
 
 MIN_IMAGE_SIDE = 36  # pixels; the smallest side that the convolutions for images can process
-MOST_NUMBERS = 10_000_000  # in a vector; a layer of 128 units on it has 5 GB of weights
 NOTE = "_pong_ladder_conversion"  # attribute of a wrapper; see noted
 UNBOUNDED = np.iinfo(np.int32).max  # larger bounds are only the range of the data type
 
@@ -60,10 +59,12 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
 
     Spaces other than Box, such as Discrete, Tuple or Dict, are flattened into a vector by gymnasium's
     FlattenObservation, which encodes a Discrete number as a one-hot vector. But MultiBinary and MultiDiscrete spaces of
-    several dimensions, such as MultiBinary([15, 15]), keep their shape and become boards. Integers become float32. Each
-    is divided by the largest absolute value that its space allows, and a warning is logged. Of three axes, two
-    neighbours of equal length above 1 are the height and the width. Otherwise, the shorter one of the first and the
-    last holds the channels.
+    several dimensions, such as MultiBinary([15, 15]), become boards. Integers become float32; each is divided by the
+    largest absolute value that its space allows. Of three axes, two neighbours of equal length above 1 are the height
+    and the width. Otherwise, the shorter one of the first and the last holds the channels.
+
+    A Box whose height and width are at least 36 is an image if its numbers go up to 255, or if it has three channels
+    with bounds. A larger grid of other numbers is flattened, because an image's resizing would lose them.
 
     Args:
         env: environment with observations of any space.
@@ -79,20 +80,28 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
         env = _flatten(env, env_id)
     space = env.observation_space
     assert isinstance(space, spaces.Box)
-    dimensions = len(space.shape)
-    if 0 in space.shape:
-        raise UsageError(f"{env_id} has the observation space {space}, which has no numbers")
-    if dimensions > 3:
+    if 0 in space.shape or len(space.shape) > 3:
         raise UsageError(
-            f"{env_id} has the observation space {space}, of {dimensions} dimensions; the networks here take "
+            f"{env_id} has the observation space {space}, of {len(space.shape)} dimensions; the networks here take "
             "vectors (n,), boards and images (height, width), with or without channels. Wrap it in gymnasium's "
             "ReshapeObservation or FlattenObservation"
         )
-    channels_last, kind = _has_channels_last(space), _kind_of(space)
+    channels_last = _has_channels_last(space)
+    shape = _channels_first(space.low, channels_last).shape
+    kind = observation_kind(shape)
     if kind is ObservationKind.IMAGE:
-        return _grey_image(env, space, env_id, channels_last), kind
-    env = _to_float32(env, space, env_id)
-    if dimensions in (1, 3) and not channels_last:
+        if _is_image(space, shape[0]):
+            _log_once(logging.INFO, f"{env_id}: the observations, {space}, are used as grey images of 84 x 84.")
+            return _grey_image(env, space, env_id, channels_last), kind
+        _log_once(
+            logging.WARNING,
+            f"{env_id}: the observations, {space}, are flattened into vectors. They are used as images if their bounds "
+            "are 0 and 255 or if they have three channels, and as boards if a side is below 36.",
+        )
+        env, kind = noted(FlattenObservation(env), "flattened"), ObservationKind.VECTOR
+        return _to_float32(env, env_id), kind
+    env = _to_float32(env, env_id)
+    if len(space.shape) in (1, 3) and not channels_last:
         return env, kind
     note = "axes in the order channels, height, width" if channels_last else "an axis of length 1 in front"
     moved = _transform(env, lambda numbers: np.ascontiguousarray(_channels_first(numbers, channels_last)))
@@ -120,9 +129,10 @@ def _has_channels_last(space: spaces.Box) -> bool:
     return last <= first
 
 
-def _kind_of(space: spaces.Box) -> ObservationKind:
-    """Return the kind of observations whose channels may come last."""
-    return observation_kind(_channels_first(space.low, _has_channels_last(space)).shape)
+def _is_image(space: spaces.Box, channels: int) -> bool:
+    """Return whether a Box of the size of an image holds colours or shades, not the cells of a grid."""
+    low, high = float(space.low.min()), float(space.high.max())
+    return high == 255 or (channels == 3 and low < high and max(-low, high) < UNBOUNDED)
 
 
 def _channels_first(observation: np.ndarray, channels_last: bool) -> np.ndarray:
@@ -137,66 +147,43 @@ def _flatten(env: gym.Env, env_id: str) -> gym.Env:
 
     MultiBinary and MultiDiscrete spaces of boards keep their shape.
     """
-    if isinstance(env.observation_space, spaces.Dict):
-        entries = env.observation_space.spaces
-        usable = [name for name, space in entries.items() if _can_flatten(space)]
-        if len(usable) < len(entries):
-            unusable = ", ".join(repr(name) for name in entries if name not in usable)
-            _warn_once(f"{env_id}: observation entries are left out, because no network here can use them: {unusable}.")
+    space = env.observation_space
+    if isinstance(space, spaces.Dict):
+        usable = {name: part for name, part in space.items() if _can_flatten(part)}
+        if unusable := ", ".join(repr(name) for name in space if name not in usable):
+            _log_once(
+                logging.WARNING,
+                f"{env_id}: observation entries are left out, because no network here can use them: {unusable}.",
+            )
         if len(usable) == 1:
-            return _entry(env, usable[0], env_id)
-        _warn_about_boards({name: entries[name] for name in usable}, env_id)
-        if usable and len(usable) < len(entries):  # not by FilterObservation, which takes names only
-            kept = spaces.Dict({name: entries[name] for name in usable})
-            env = TransformObservation(env, lambda observation: {name: observation[name] for name in usable}, kept)
-    if (size := _flat_size(env.observation_space)) > MOST_NUMBERS:
+            [(name, part)] = usable.items()
+            env = noted(TransformObservation(env, lambda entries: entries[name], part), f"the entry {name!r}")
+            return env if isinstance(part, spaces.Box) else _flatten(env, env_id)
+        if usable and unusable:  # not by FilterObservation, which takes names only
+            space = spaces.Dict(usable)
+            env = TransformObservation(env, lambda entries: {name: entries[name] for name in usable}, space)
+    if not _can_flatten(space):
         raise UsageError(
-            f"{env_id} has the observation space {env.observation_space}, which would become a vector of {size:,} "
-            f"numbers, and at most {MOST_NUMBERS:,} are allowed; wrap it in gymnasium's TransformObservation"
-        )
-    if not _can_flatten(env.observation_space):
-        raise UsageError(
-            f"{env_id} has the observation space {env.observation_space}, which no network here can use; it has to be "
+            f"{env_id} has the observation space {space}, which no network here can use; it has to be "
             "a Box, Discrete, MultiDiscrete, MultiBinary, or a Tuple or Dict of these"
         )
-    space = env.observation_space
-    if isinstance(space, spaces.Tuple):
-        _warn_about_boards(dict(enumerate(space.spaces)), env_id)
-    box = _box_of(space)
-    if box is not None:
+    if isinstance(space, spaces.MultiBinary | spaces.MultiDiscrete) and (box := _board_of(space)):
         return TransformObservation(env, np.asarray, box)
     order = f" in the order {', '.join(map(repr, space.spaces))}" if isinstance(space, spaces.Dict) else ""
     return noted(FlattenObservation(env), f"flattened{order}; Discrete and MultiDiscrete numbers are one-hot")
 
 
-def _warn_about_boards(entries: Mapping[Any, spaces.Space[Any]], env_id: str) -> None:
-    """Warn about images and boards among the entries of an observation, by name or number, that will be flattened."""
-    boards = [name for name, space in entries.items() if len(space.shape or ()) in (2, 3)]
-    if boards:
-        _warn_once(
-            f"{env_id}: the network has no convolutions for {', '.join(map(repr, boards))}, because all entries of "
-            "an observation are flattened into one vector. gymnasium's FilterObservation can keep one entry alone."
-        )
-
-
-def _box_of(space: spaces.Space[Any]) -> spaces.Box | None:
-    """Return the Box that equals a MultiBinary or MultiDiscrete space of boards, else None."""
+def _board_of(space: spaces.MultiBinary | spaces.MultiDiscrete) -> spaces.Box | None:
+    """Return the Box that equals a space of boards; None if it holds vectors, or is larger than a board."""
+    box: spaces.Box[Any]
     if isinstance(space, spaces.MultiBinary):
-        box: spaces.Box[Any] = spaces.Box(0, 1, space.shape, np.int8)
-    elif isinstance(space, spaces.MultiDiscrete):
-        box = spaces.Box(space.start, space.start + space.nvec - 1, dtype=np.int64)
+        box = spaces.Box(0, 1, space.shape, np.int8)
     else:
+        box = spaces.Box(space.start, space.start + space.nvec - 1, dtype=np.int64)
+    if len(box.shape) not in (2, 3):
         return None
-    # Image-sized planes of binary or discrete values are not colour channels.
-    is_board = len(box.shape) == 2 or (len(box.shape) == 3 and _kind_of(box) is ObservationKind.BOARD)
-    return box if is_board else None
-
-
-def _entry(env: gym.Env, name: str, env_id: str) -> gym.Env:
-    assert isinstance(env.observation_space, spaces.Dict)
-    entry = TransformObservation(env, lambda observation: observation[name], env.observation_space[name])
-    noted(entry, f"the entry {name!r}")
-    return entry if isinstance(entry.observation_space, spaces.Box) else _flatten(entry, env_id)
+    kind = observation_kind(_channels_first(box.low, _has_channels_last(box)).shape)
+    return box if kind is ObservationKind.BOARD else None
 
 
 def _can_flatten(space: spaces.Space[Any]) -> bool:
@@ -209,39 +196,22 @@ def _can_flatten(space: spaces.Space[Any]) -> bool:
         return all(map(_can_flatten, parts))
     if isinstance(space, spaces.Text | spaces.OneOf):
         return False
-    if _flat_size(space) > MOST_NUMBERS:
-        return True  # which is refused later, without making it
     try:
         return isinstance(spaces.flatten_space(space), spaces.Box)
     except NotImplementedError:
         return False
 
 
-def _flat_size(space: spaces.Space[Any]) -> int:
-    """Return the length of a flattened space, or 0 if it has no fixed one."""
-    try:
-        return spaces.flatdim(space)
-    except (NotImplementedError, ValueError):
-        return 0
-
-
 def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: bool) -> gym.Env:
     """Convert images to (height, width) uint8 from 0 to 255."""
-    if space.dtype != np.uint8 or space.high.max() < 255:
-        low, high = float(space.low.min()), float(space.high.max())
-        if max(-low, high) >= UNBOUNDED or low == high:
-            raise UsageError(
-                f"{env_id} has images of {space.dtype} without usable bounds; make them uint8, or set finite bounds in "
-                "their space"
-            )
+    low, high = float(space.low.min()), float(space.high.max())
+    if space.dtype != np.uint8 or high < 255:
         scale = 255.0 / (high - low)
-
-        def to_uint8(image: np.ndarray) -> np.ndarray:
-            scaled: np.ndarray = ((image - low) * scale).round().clip(0, 255).astype(np.uint8)
-            return scaled
-
         note = f"from [{low:g}, {high:g}] to [0, 255], rounded and clipped, uint8"
-        env = noted(_transform(env, to_uint8, (0, 255)), note)
+        to_uint8 = _transform(
+            env, lambda image: ((image - low) * scale).round().clip(0, 255).astype(np.uint8), (0, 255)
+        )
+        env = noted(to_uint8, note)
     elif space.low.any() or (space.high != 255).any():  # gymnasium's wrappers for images need these bounds
         env = _transform(env, lambda image: image, (0, 255))
     if len(space.shape) == 2:
@@ -262,24 +232,23 @@ def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: boo
     )
 
 
-def _to_float32(env: gym.Env, space: spaces.Box, env_id: str) -> gym.Env:
+def _to_float32(env: gym.Env, env_id: str) -> gym.Env:
     """Convert boards or vectors to float32. Divide each integer by the largest absolute value that its space allows."""
+    space = env.observation_space
+    assert isinstance(space, spaces.Box)
     integers = _are_integers(env, space)
     largest = np.maximum(np.abs(space.low.astype(np.float64)), np.abs(space.high.astype(np.float64)))
-    bounded = largest < UNBOUNDED
-    divisors = np.where(integers & bounded & (largest > 1), largest, 1.0).astype(np.float32)
-    if integers.any() and (largest[integers] > 1).any():  # integers from 0 to 1 are flags
-        divided = f", each divided by its largest value, at most {divisors.max():g}" if divisors.max() > 1 else ""
-        _warn_once(f"{env_id}: the observations contain integers, which are converted to float32{divided}.")
-    if space.dtype == np.float32 and divisors.max() == 1:
+    divisors = np.where(integers & (largest > 1) & (largest < UNBOUNDED), largest, 1.0).astype(np.float32)
+    is_divided = bool(divisors.max() > 1)
+    if (integers & (largest > 1)).any():  # integers from 0 to 1 are flags
+        divided = f", each divided by its largest value, at most {divisors.max():g}" if is_divided else ""
+        message = f"{env_id}: the observations contain integers, which are converted to float32{divided}."
+        _log_once(logging.WARNING, message)
+    if space.dtype == np.float32 and not is_divided:
         return env
-    divided = "" if divisors.max() == 1 else f", divided by {_shown(divisors)}"
+    by = f"{divisors.max():g}" if (divisors == divisors.max()).all() else str(divisors.tolist())
+    divided = f", divided by {by}" if is_divided else ""
     return noted(_transform(env, lambda numbers: np.asarray(numbers, np.float32) / divisors), f"float32{divided}")
-
-
-def _shown(numbers: np.ndarray) -> str:
-    """Return an array as text, or one number if all are equal."""
-    return f"{numbers.flat[0]:g}" if (numbers == numbers.flat[0]).all() else str(numbers.tolist())
 
 
 def _are_integers(env: gym.Env, space: spaces.Box) -> np.ndarray:
@@ -311,5 +280,5 @@ def _transform(
 
 
 @functools.cache
-def _warn_once(message: str) -> None:
-    log.warning(message)
+def _log_once(level: int, message: str) -> None:
+    log.log(level, message)
