@@ -16,6 +16,7 @@ from gymnasium.wrappers import (
     TimeLimit,
     TransformObservation,
 )
+from stable_baselines3.common.atari_wrappers import FireResetEnv
 
 from lib.envs.atari import (
     FRAME_SKIP,
@@ -23,7 +24,6 @@ from lib.envs.atari import (
     SCREEN,
     DirectAtari,
     EpisodicLife,
-    FireReset,
     has_fire,
     has_only_checking_wrappers,
     is_atari,
@@ -163,4 +163,4 @@ def _require_plain_game(env: gym.Env) -> None:
 def _with_lives_and_fire(env: gym.Env, episodic_life: bool, fire: bool) -> gym.Env:
     if episodic_life:
         env = EpisodicLife(env)
-    return FireReset(env) if fire and has_fire(env) else env
+    return FireResetEnv(env) if fire and has_fire(env) else env

@@ -11,7 +11,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from ptan.agent import DQNAgent
 
 from lib import atari_wrappers
-from lib.envs.atari import DirectAtari, EpisodicLife, FireReset, statistics_wrapper
+from lib.envs.atari import DirectAtari, EpisodicLife, statistics_wrapper
 from lib.envs.checked_env import wrappers
 from lib.envs.frames import ContiguousFrameStack, LazyFrames
 from lib.errors import UsageError
@@ -145,34 +145,6 @@ def test_a_reset_with_a_seed_goes_on_with_the_game_except_where_episodes_are_rep
 def test_wrappers_that_would_have_no_effect_are_refused():
     with pytest.raises(UsageError, match=r"TimeLimit.* would have no effect"):
         atari_wrappers.wrap_dqn(gym.make(PONG, max_episode_steps=1000))
-
-
-class Tape(gym.Env):
-    """Record actions. The game is over after the actions in `deadly`."""
-
-    action_space = gym.spaces.Discrete(4)
-
-    def __init__(self, deadly=()):
-        self.tape = []
-        self.deadly = deadly
-
-    def reset(self, *, seed=None, options=None):
-        self.tape.append("reset")
-        return 0, {}
-
-    def step(self, action):
-        self.tape.append(action)
-        return action, 0.0, action in self.deadly, False, {}
-
-
-@pytest.mark.parametrize(
-    ("deadly", "tape"),
-    [((), ["reset", 1, 2]), ((1,), ["reset", 1, "reset", 2]), ((2,), ["reset", 1, 2, "reset"])],
-)
-def test_fire_is_pressed_after_a_reset(deadly, tape):
-    env = Tape(deadly)
-    FireReset(env).reset()
-    assert env.tape == tape
 
 
 @pytest.mark.parametrize(

@@ -175,22 +175,6 @@ class EpisodicLife(gym.Wrapper):
         return int(emulator.ale.lives())
 
 
-class FireReset(gym.Wrapper):
-    """Press FIRE after a reset, for games that wait for it, and then action 2, which follows FIRE in the action set.
-
-    Args:
-        env: Atari game that has a FIRE action, with or without other wrappers.
-    """
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        state, info = self.env.reset(seed=seed, options=options)
-        for action in (1, 2):
-            state, _, terminated, truncated, info = self.env.step(action)
-            if terminated or truncated:
-                state, info = self.env.reset(options=options)
-        return state, info
-
-
 def has_fire(env: gym.Env) -> bool:
     """Return whether an Atari game, wrapped or not, has a FIRE action."""
     emulator: Any = env.unwrapped

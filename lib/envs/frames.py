@@ -60,9 +60,14 @@ class LazyFrames:
         return np.asarray(self)[index]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Return the frames as one array. A view of contiguous frames is read-only, because other states share them."""
         frames = self.frames
-        stacked = frames if isinstance(frames, np.ndarray) and not copy else np.stack(list(frames))
-        return stacked if dtype is None else stacked.astype(dtype, copy=False)
+        if isinstance(frames, np.ndarray):
+            frames.flags.writeable = False
+            return np.array(frames, dtype, copy=copy)
+        if copy is False:
+            raise ValueError("frames that do not lie in one array become one only by a copy")
+        return np.stack(frames).astype(dtype or frames[0].dtype, copy=False)
 
     def __reduce__(self) -> tuple[type["LazyFrames"], tuple[np.ndarray, int, int]]:
         # Without this, pickle would copy the whole block of memory in which contiguous frames lie.

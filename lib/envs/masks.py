@@ -54,140 +54,71 @@ def append_mask(state: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.concatenate([state, appended])
 
 
-def reports_mask(env: gym.Env) -> bool:
-    """Return whether an environment reports action masks, in info["action_mask"] or by a method action_masks().
+class TakeMask(gym.Wrapper):
+    """Take the action mask out of the observations and infos. The infos are empty afterwards.
 
-    Args:
-        env: environment. It is reset if it has no such method.
-    """
-    return env.has_wrapper_attr(METHOD_NAME) or INFO_KEY in env.reset(seed=0)[1]
-
-
-def with_mask_in_info(env: gym.Env) -> gym.Env:
-    """Move the action mask, if it is an entry of the Dict observations, to the infos.
-
-    PettingZoo's games report it as observation["action_mask"].
-    """
-    space = env.observation_space
-    is_entry = isinstance(space, spaces.Dict) and INFO_KEY in space.spaces
-    return _MaskFromObservation(env) if is_entry else env
-
-
-class _MaskFromObservation(gym.Wrapper):
-    """Move the entry to the infos. If it is the only one, it is the observation as well."""
-
-    def __init__(self, env: gym.Env):
-        super().__init__(env)
-        assert isinstance(env.observation_space, spaces.Dict)
-        entries = env.observation_space.spaces
-        self._kept = [name for name in entries if name != INFO_KEY] or [INFO_KEY]
-        self.observation_space = spaces.Dict({name: entries[name] for name in self._kept})
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        return self._split(*self.env.reset(seed=seed, options=options))
-
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        observation, info = self._split(observation, info)
-        return observation, reward, terminated, truncated, info
-
-    def _split(self, observation: dict[str, Any], info: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        return {name: observation[name] for name in self._kept}, info | {INFO_KEY: observation[INFO_KEY]}
-
-
-class KeepOnlyMaskInfo(gym.Wrapper):
-    """Remove everything from the infos except the action mask.
-
-    Other infos may have any name and shape. gymnasium's vector environments cannot always combine them into one array.
-
-    Raises:
-        Fault: if a step reports a mask, but the last reset did not, and the environment has no method for it.
-    """
-
-    def __init__(self, env: gym.Env):
-        super().__init__(env)
-        self._has_method = env.has_wrapper_attr(METHOD_NAME)
-        self._has_mask = False
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        observation, info = self.env.reset(seed=seed, options=options)
-        self._has_mask = self._has_method or INFO_KEY in info
-        return observation, _mask_info(info)
-
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        if INFO_KEY in info and not self._has_mask:
-            raise Fault(
-                f"{describe(self.env)} reports info[{INFO_KEY!r}] at a step, but did not report it at the reset; "
-                "it has to report it at every reset and step"
-            )
-        return observation, reward, terminated, truncated, _mask_info(info)
-
-
-def _without_mask(info: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in info.items() if name != INFO_KEY}
-
-
-def _mask_info(info: dict[str, Any]) -> dict[str, Any]:
-    return {INFO_KEY: info[INFO_KEY]} if INFO_KEY in info else {}
-
-
-class AppendMask(gym.Wrapper):
-    """Append the action mask that an environment reports to its observations.
+    An environment may report it by a method action_masks(), as observation["action_mask"] of a Dict, as PettingZoo's
+    games do, or as info["action_mask"]. gymnasium's vector environments cannot combine every other info.
 
     If the last state of an episode allows no action, its mask is set to allow all of them, because no action follows.
-    The infos no longer have the mask.
 
     Args:
-        env: environment with a Discrete action space and Box observations of one to three dimensions.
+        env: environment with a Discrete action space.
 
     Raises:
-        Fault: if a mask is missing, has the wrong shape or numbers other than 0 and 1, or if it allows no action before
-            the episode ends.
+        Fault: by `reset` and `step`, if the mask is wrong, if only some of the steps have one, or if no action is
+            allowed before the episode ends.
+
+    Attributes:
+        masked: whether the environment reports masks; `find_mask` finds out.
+        mask: mask of the newest observation, (actions,) bool.
     """
 
     def __init__(self, env: gym.Env):
         super().__init__(env)
-        assert isinstance(env.observation_space, spaces.Box)
         assert isinstance(env.action_space, spaces.Discrete)
-        self._actions = int(env.action_space.n)
+        self.masked = False
+        self.mask = np.ones(int(env.action_space.n), bool)
         self._has_method = env.has_wrapper_attr(METHOD_NAME)
-        self.observation_space = MaskedBox(env.observation_space, self._actions)
+        space = env.observation_space
+        self._entries: list[str] = []  # of the observation, if it has the mask as well
+        if isinstance(space, spaces.Dict) and INFO_KEY in space.spaces:
+            self._entries = [name for name in space.spaces if name != INFO_KEY] or [INFO_KEY]
+            self.observation_space = spaces.Dict({name: space[name] for name in self._entries})
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def find_mask(self) -> None:
+        """Set `masked`. The environment is reset if it could report masks only in its infos."""
+        self.masked = self._has_method or bool(self._entries) or INFO_KEY in self.env.reset(seed=0)[1]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        return append_mask(observation, self._mask(info, ended=False)), _without_mask(info)
+        return self._take(observation, info, ended=False), {}
 
-    def step(self, action: Any) -> tuple[np.ndarray, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        mask = self._mask(info, ended=bool(terminated or truncated))
-        return append_mask(observation, mask), reward, terminated, truncated, _without_mask(info)
+        observation = self._take(observation, info, ended=bool(terminated or truncated))
+        return observation, reward, terminated, truncated, {}
 
-    def _ask(self) -> Any:
-        return self.env.get_wrapper_attr(METHOD_NAME)()
+    def _take(self, observation: Any, info: dict[str, Any], ended: bool) -> Any:
+        """Set `mask`, and return the observation without it."""
+        mask = observation[INFO_KEY] if self._entries else info.get(INFO_KEY)
+        if self._has_method:
+            mask = guarded(lambda: describe(self.env), self.env.get_wrapper_attr(METHOD_NAME))
+        if (mask is not None) != self.masked:
+            raise Fault(
+                f"{describe(self.env)} reports info[{INFO_KEY!r}] at some resets and steps only; "
+                "it has to report it at every one"
+            )
+        if mask is not None:
+            self.mask = self._checked(np.asarray(mask), ended)
+        return {name: observation[name] for name in self._entries} if self._entries else observation
 
-    def _mask(self, info: dict[str, Any], ended: bool) -> np.ndarray:
-        if not self._has_method and INFO_KEY not in info:
-            raise Fault(
-                f"{describe(self.env)} reported info[{INFO_KEY!r}] before, but does not report it now; "
-                "it has to report it at every reset and step"
-            )
-        mask = guarded(
-            lambda: describe(self.env), lambda: np.asarray(self._ask() if self._has_method else info[INFO_KEY])
-        )
-        if mask.shape != (self._actions,):
-            raise Fault(
-                f"{describe(self.env)} reports an action mask of shape {mask.shape}; it has to be ({self._actions},), "
-                "one number per action, 0 if the action is not allowed"
-            )
+    def _checked(self, mask: np.ndarray, ended: bool) -> np.ndarray:
         allowed: np.ndarray = mask == 1
-        wrong = mask[~(allowed | (mask == 0))]
-        if wrong.size:
+        if mask.shape != self.mask.shape or not (allowed | (mask == 0)).all():
             raise Fault(
-                f"{describe(self.env)} reports an action mask with {wrong[0]}; it has to have 1 for each allowed "
-                "action, and 0 for each other one"
+                f"{describe(self.env)} reports the action mask {mask}; it has to have {len(self.mask)} numbers, 1 for "
+                "each allowed action and 0 for each other one"
             )
         if not allowed.any() and not ended:
             raise Fault(
@@ -195,3 +126,21 @@ class AppendMask(gym.Wrapper):
                 "a state that allows no action has to end the episode"
             )
         return allowed if allowed.any() else ~allowed
+
+
+class AppendMask(gym.ObservationWrapper):
+    """Append the action mask to the observations.
+
+    Args:
+        env: environment with Box observations of one to three dimensions.
+        source: the wrapper in it that has the mask.
+    """
+
+    def __init__(self, env: gym.Env, source: TakeMask):
+        super().__init__(env)
+        assert isinstance(env.observation_space, spaces.Box)
+        self.observation_space = MaskedBox(env.observation_space, len(source.mask))
+        self._source = source
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return append_mask(observation, self._source.mask)

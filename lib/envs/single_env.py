@@ -21,7 +21,7 @@ from lib.envs import observations
 from lib.envs.atari import FRAME_SKIP, SCREEN, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
 from lib.envs.checked_env import CheckedEnv, close_all, guarded, wrappers
 from lib.envs.frames import ContiguousFrameStack, FrameStack
-from lib.envs.masks import AppendMask, KeepOnlyMaskInfo, reports_mask, with_mask_in_info
+from lib.envs.masks import AppendMask, TakeMask
 from lib.envs.observations import ObservationKind
 from lib.envs.preprocessing import Preprocessing, without_options
 from lib.errors import UsageError
@@ -94,16 +94,19 @@ def _wrapped(env: gym.Env, env_id: str, tweaked: bool, masked: bool | None) -> g
             "TransformAction(env, lambda action: TABLE[action], Discrete(len(TABLE)))"
         )
     counted_from_zero = env.action_space.start == 0
-    env = with_mask_in_info(CheckedEnv(env, env_id))
+    env = CheckedEnv(env, env_id)
+    mask = TakeMask(env if counted_from_zero else ActionsFromZero(env))
     if masked is None:
         with undisturbed():  # its reset may seed the global generators
-            masked = reports_mask(env)
-    env = RecordEpisodeStatistics(KeepOnlyMaskInfo(env if counted_from_zero else ActionsFromZero(env)))
+            mask.find_mask()
+    else:
+        mask.masked = masked
+    env = RecordEpisodeStatistics(mask)
     env, kind = observations.prepare(env, env_id)
     if kind is ObservationKind.IMAGE:
         env = observations.noted(ResizeObservation(env, (SCREEN, SCREEN)), f"resized to {SCREEN} x {SCREEN} by area")
-    if masked:
-        env = observations.noted(AppendMask(env), "the action mask appended; see lib/envs/masks.py")
+    if mask.masked:
+        env = observations.noted(AppendMask(env, mask), "the action mask appended; see lib/envs/masks.py")
     if kind is not ObservationKind.IMAGE:
         return env
     stacked = ContiguousFrameStack(env) if tweaked else FrameStack(env)
@@ -129,7 +132,7 @@ def _wrapped_game(env: gym.Env, env_id: str, tweaked: bool) -> gym.Env:
     if direct and (tweaked or not options.max_frames):
         env = DirectAtari(env, options.noop_max, max_frames=bool(options.max_frames))
     else:
-        env = preprocess(KeepOnlyMaskInfo(env), options.noop_max)
+        env = preprocess(TakeMask(env), options.noop_max)
     stacked = (ContiguousFrameStack if tweaked else FrameStack)(env, options.stack)
     return observations.noted(stacked, f"Atari's preprocessing of lib/envs/atari.py; the last {options.stack} frames")
 

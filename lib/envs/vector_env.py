@@ -28,13 +28,9 @@ from lib.envs.preprocessing import without_options
 from lib.envs.process_env import ProcessVectorEnv
 from lib.envs.single_env import ActionSpace, make_plain_env, wrapped
 from lib.errors import UsageError
-from lib.system import memory
 from lib.system.seeds import derived_seeds
 
 STACK = 4  # frames in a state of an Atari game
-NATIVE_BYTES = 2 * 2**20  # memory of a native environment, measured for Pong and Breakout and rounded up
-OTHER_BYTES = 6 * 2**10  # minimum memory of any other environment, measured for CartPole, without its observations
-PROCESS_BYTES = 40 * 2**20  # the same in a process of its own, which shares the imports with all others
 
 # The arguments with which ale_py registers games. A native environment takes all of them except frameskip, which
 # make_plain_env sets.
@@ -77,8 +73,8 @@ def make_vector_env(
         (num_envs,) float32, terminations and truncations (num_envs,) bool.
 
     Raises:
-        UsageError: if make_env raises it, num_envs is below 1, there is not enough free memory, or an Atari game has
-            options or wrappers that native environments do not support.
+        UsageError: if make_env raises it, num_envs is below 1, or an Atari game has options or wrappers that native
+            environments do not support.
     """
     if num_envs < 1:
         raise UsageError(f"num_envs is {num_envs}; it has to be at least 1")
@@ -86,7 +82,6 @@ def make_vector_env(
     native = is_atari(first)
     if native and processes:
         raise UsageError(f"{env_id} is an Atari game, whose native threads are faster; leave --async-envs out")
-    require_memory(num_envs, native, processes)
     if native:
         first.close()
         if env_id != without_options(env_id):
@@ -141,25 +136,6 @@ def pause(envs: VectorEnv, which: np.ndarray) -> None:
         envs.unwrapped.set_attr("paused", which.tolist())
 
 
-def require_memory(num_envs: int, native: bool, processes: bool = False) -> None:
-    """Check that there is enough free memory for a number of environments.
-
-    Args:
-        num_envs: number of environments.
-        native: whether the environments are native Atari games.
-        processes: whether each environment has a process of its own.
-
-    Raises:
-        UsageError: if there is not enough free memory.
-    """
-    memory.require(
-        f"{num_envs} environments need",
-        num_envs,
-        num_envs * (NATIVE_BYTES if native else PROCESS_BYTES if processes else OTHER_BYTES),
-        lambda fitting: f"use at most --envs {fitting}, or in distributed/ at most --set envs={fitting}",
-    )
-
-
 def _registered_arguments(env: gym.Env, env_id: str) -> Mapping[str, Any]:
     """Return the arguments with which an Atari game was registered.
 
@@ -167,20 +143,20 @@ def _registered_arguments(env: gym.Env, env_id: str) -> Mapping[str, Any]:
         UsageError: if native environments do not support the game's options or wrappers.
     """
     arguments = {} if env.spec is None else env.spec.kwargs
-    defaults = inspect.signature(ale_py.AtariEnv.__init__).parameters
+    usual = {
+        name: parameter.default for name, parameter in inspect.signature(ale_py.AtariEnv.__init__).parameters.items()
+    }
     unsupported = [] if has_only_checking_wrappers(env) else ["wrappers of its own"]
     unsupported += [
         f"{name}={value!r}"
         for name, value in arguments.items()
-        if name not in NATIVE_ARGUMENTS and (name not in defaults or value != defaults[name].default)
+        if name not in NATIVE_ARGUMENTS and (name not in usual or value != usual[name])
     ]
     unsupported += [f"no {name}" for name in NATIVE_ARGUMENTS if arguments.get(name) is None]
     if unsupported:
-        playable = arguments.get("obs_type") != "ram" and not arguments.get("continuous")
-        elsewhere = "play it with one of the scripts 00 to 04 of chapter 9, or " if playable else ""
         raise UsageError(
             f"{env_id} is an Atari game with {', '.join(unsupported)}, which ale_py's native environments do not "
-            f"support; {elsewhere}take an id that ale_py registers"
+            "support; play it with one of the scripts 00 to 04 of chapter 9, or take an id that ale_py registers"
         )
     return arguments
 

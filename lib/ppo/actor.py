@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from lib.actors.contract import Weights
 from lib.envs import vector_env
-from lib.envs.vector_env import DiscreteVectorEnv, is_native, vector_frame_skip
+from lib.envs.vector_env import DiscreteVectorEnv, vector_frame_skip
 from lib.errors import UsageError, divisors
 from lib.experience.episodes import Episode
 from lib.experience.stream import EnvRange
@@ -69,14 +69,8 @@ class ActorSettings:
 
     @cached_property
     def env_facts(self) -> EnvFacts:
-        """Facts about the environment.
-
-        Raises:
-            UsageError: if the environments of all actors do not fit into this machine's memory.
-        """
+        """Facts about the environment."""
         envs = self.make_envs(1)
-        if not self.address:  # on a cluster, each actor checks its own environments on its node
-            vector_env.require_memory(self.envs, is_native(envs))
         facts = EnvFacts(envs.single_observation_space, int(envs.single_action_space.n), vector_frame_skip(envs))
         envs.close()
         return facts

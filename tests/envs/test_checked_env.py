@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from lib.envs import checked_env
 from lib.envs.checked_env import CheckedEnv
-from lib.envs.masks import AppendMask
+from lib.envs.masks import TakeMask
 from lib.envs.single_env import make_env
 from lib.errors import EnvironmentFailed, Fault, UsageError
 
@@ -141,7 +141,7 @@ def test_an_error_that_looks_like_one_of_this_program_is_attributed_to_the_envir
 def test_errors_of_other_methods_are_attributed_to_the_environment(monkeypatch, name):
     monkeypatch.setattr(Scripted, name, fail, raising=False)
     env = checked()
-    call = AppendMask(env).reset if name == "action_masks" else getattr(env, name)
+    call = TakeMask(env).reset if name == "action_masks" else getattr(env, name)
     with pytest.raises(EnvironmentFailed, match=r"^Odd-v0 \(.*: it raised OSError"):
         call()
 

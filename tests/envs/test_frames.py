@@ -39,3 +39,14 @@ def test_contiguous_states_equal_stacked_ones_and_are_views():
     assert np.shares_memory(first[1:], second[:-1])
     assert np.shares_memory(first, np.asarray(states[1][0]))
     assert not np.shares_memory(first, np.array(states[1][0], copy=True))
+
+
+def test_an_array_of_a_state_cannot_change_other_states_and_is_not_copied_silently():
+    contiguous, plain = (make_env("fakes:Catch-v0", tweaked=choice).reset(seed=0)[0] for choice in (True, False))
+    with pytest.raises(ValueError, match="read-only"):
+        np.asarray(contiguous)[:] = 0
+    np.array(contiguous)[:] = 0
+    assert np.array(contiguous, copy=False).any()
+    for state, dtype in ((plain, np.uint8), (contiguous, np.float32)):
+        with pytest.raises(ValueError, match="copy"):
+            np.array(state, dtype, copy=False)

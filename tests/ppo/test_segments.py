@@ -1,6 +1,5 @@
 """PPO's actors and segments: any number of actors on any engine plays the same steps as one sampler."""
 
-import dataclasses
 import hashlib
 
 import numpy as np
@@ -237,17 +236,6 @@ def test_the_memory_of_actors_and_learners_is_forecast_together(monkeypatch, eng
     learner.learners = learners
     with pytest.raises(UsageError, match=rf"{copies} copies .* --set rollout=12 or less"):
         Segments(acting, learner)
-
-
-def test_the_environments_of_all_actors_are_forecast_together(monkeypatch):
-    monkeypatch.setattr("lib.system.memory.free", lambda: 10**9)
-    here = ActorSettings("PongNoFrameskip-v4", 800, 2, 64, seed=1)
-    with pytest.raises(
-        UsageError, match=r"^800 environments need 1\.68 GB .* 1 GB are free; .* at most --set envs=381"
-    ):
-        _ = here.space
-    elsewhere = dataclasses.replace(here, engine="ray", address="10.0.0.1:6379")
-    assert elsewhere.space.shape == (4, 84, 84)
 
 
 def test_inline_actors_are_as_fast_as_one(monkeypatch):
