@@ -34,24 +34,22 @@ def preprocess(env: gym.Env, noop_max: int = NOOP_MAX) -> gym.Env:
 class DirectAtari(gym.Wrapper):
     """Faster version of `preprocess`: one wrapper that calls the emulator directly.
 
-    AtariEnv fetches a colour screen after every frame, but only grey screens are used. This wrapper fetches no colour
-    screens, and it bypasses gymnasium's checking wrappers. With its defaults, observations, rewards and episode ends
-    are those of `preprocess`. The infos contain only the episode statistics: the return before rewards are clipped, and
-    the length.
+    AtariEnv fetches a colour screen after every frame, but only grey screens are used. This wrapper bypasses it and
+    gymnasium's checking wrappers. With its defaults, observations, rewards and episode ends are those of `preprocess`.
+    The infos contain only the episode statistics: the return before rewards are clipped, and the length.
 
     Args:
         env: AtariEnv with frame skip 1, wrapped or not.
         noop_max: maximum number of no-op actions at the start of an episode; 0 for none.
         max_frames: observe the maximum of the last two frames of a step, because some games draw their objects on every
-            second frame. Without it, only the last frame is fetched.
+            second frame.
         clip_rewards: clip the reward of a step to between -1 and 1.
         statistics: put the statistics of an episode into the infos of its last step. RecordEpisodeStatistics around
             this wrapper refuses infos that have them.
 
     Attributes:
         grey: observe the screen in grey, (84, 84) uint8; otherwise in colour and full size, (210, 160, 3) uint8.
-        episode_returns: unclipped return of the episode so far, as in RecordEpisodeStatistics.
-        episode_lengths: agent steps of the episode so far.
+        episode_returns, episode_lengths: unclipped return, and agent steps, of the episode so far.
     """
 
     def __init__(
@@ -68,8 +66,6 @@ class DirectAtari(gym.Wrapper):
         self.max_frames = max_frames
         self.clip_rewards = clip_rewards
         self.grey = True
-        self.episode_returns = 0.0
-        self.episode_lengths = 0
 
     @property
     def grey(self) -> bool:

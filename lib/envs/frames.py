@@ -44,12 +44,10 @@ class LazyFrames:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the array, (k, ...)."""
         return (len(self), *self.frames[0].shape)
 
     @property
     def dtype(self) -> np.dtype:
-        """Dtype of the array."""
         dtype: np.dtype = self.frames[0].dtype
         return dtype
 
@@ -111,12 +109,15 @@ class FrameStack(gym.Wrapper):
     ) -> tuple[LazyFrames, dict[str, Any]]:
         frame, info = self.env.reset(seed=seed, options=options)
         self.frames.extend([frame] * self.size)
-        return LazyFrames(tuple(self.frames)), info
+        return self._state(), info
 
     def step(self, action: Any) -> tuple[LazyFrames, SupportsFloat, bool, bool, dict[str, Any]]:
         frame, reward, terminated, truncated, info = self.env.step(action)
         self.frames.append(frame)
-        return LazyFrames(tuple(self.frames)), reward, terminated, truncated, info
+        return self._state(), reward, terminated, truncated, info
+
+    def _state(self) -> LazyFrames:
+        return LazyFrames(tuple(self.frames))
 
 
 class ContiguousFrames:
@@ -168,15 +169,10 @@ def frame_layout(space: spaces.Space[Any], stacked: bool) -> tuple[int, tuple[in
     Args:
         space: space of the states.
         stacked: whether a state is a stack of frames; otherwise it is a frame itself.
-
-    Raises:
-        UsageError: if states are no arrays, such as those of a Tuple space.
     """
-    if space.shape is None or space.dtype is None:
-        raise UsageError(f"states of {space} are no arrays; make the environment with atari_wrappers.make_env")
-    if stacked:
-        return space.shape[0], space.shape[1:], space.dtype
-    return 1, space.shape, space.dtype
+    assert space.shape is not None
+    assert space.dtype is not None
+    return (space.shape[0], space.shape[1:], space.dtype) if stacked else (1, space.shape, space.dtype)
 
 
 class ContiguousFrameStack(FrameStack):
@@ -186,12 +182,5 @@ class ContiguousFrameStack(FrameStack):
         super().__init__(env, size)
         self._contiguous = ContiguousFrames()
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[LazyFrames, dict[str, Any]]:
-        state, info = super().reset(seed=seed, options=options)
-        return self._contiguous(state), info
-
-    def step(self, action: Any) -> tuple[LazyFrames, SupportsFloat, bool, bool, dict[str, Any]]:
-        state, reward, terminated, truncated, info = super().step(action)
-        return self._contiguous(state), reward, terminated, truncated, info
+    def _state(self) -> LazyFrames:
+        return self._contiguous(super()._state())

@@ -38,20 +38,16 @@ class Preprocessing:
         """Return the options of an id; the defaults if it has none.
 
         Raises:
-            UsageError: if an option is unknown or repeated, or a value is not a whole number or out of range.
+            UsageError: if an option is unknown, or a value is not a whole number or out of range.
         """
         names = [field.name for field in dataclasses.fields(cls)]
-        options: dict[str, int] = {}
-        query = env_id.partition("?")[2]
-        for name, value in parse_qsl(query, keep_blank_values=True):
+        options = dict(parse_qsl(env_id.partition("?")[2], keep_blank_values=True))
+        for name, value in options.items():
             if name not in names or not value.isdecimal():
                 raise UsageError(
                     f"{env_id!r} has the option {name}={value}; the options are {', '.join(names)}, with whole numbers"
                 )
-            if name in options:
-                raise UsageError(f"{env_id!r} has the option {name} twice; leave one out")
-            options[name] = int(value)
-        return cls(**options)
+        return cls(**{name: int(value) for name, value in options.items()})
 
     def add_to(self, env_id: str) -> str:
         """Return an id with these options. Defaults are left out.

@@ -52,10 +52,10 @@ def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None)
         render_mode: render mode of gymnasium; None for no rendering.
 
     Returns:
-        An environment with the actions 0 to n - 1. Images become states of (4, 84, 84) uint8, or as many frames as the
-        id names, as LazyFrames. Boards (channels, height, width) and vectors (n,) are float32; see
-        observations.prepare. If the environment reports action masks, they are appended to its states; see
-        masks.MaskedBox. At the end of an episode, info["episode"]["r"] is the return before rewards are clipped.
+        An environment with the actions 0 to n - 1. Images become states of (4, 84, 84) uint8, as LazyFrames. Boards
+        (channels, height, width) and vectors (n,) are float32; see observations.prepare. Action masks are appended to
+        the states; see masks.MaskedBox. At the end of an episode, info["episode"]["r"] is the return before rewards are
+        clipped.
 
     Raises:
         UsageError: if the environment cannot be made, its actions are not discrete, or its observations cannot be
@@ -116,19 +116,18 @@ def _wrapped(env: gym.Env, env_id: str, tweaked: bool, masked: bool | None) -> g
 def _wrapped_game(env: gym.Env, env_id: str, tweaked: bool) -> gym.Env:
     if len(env.unwrapped.observation_space.shape or ()) == 1:
         raise UsageError(f"{env_id} shows the emulator's memory, not its screen; register it without obs_type='ram'")
-    for each in wrappers(env):
-        changes_observations = each.observation_space != each.env.observation_space
-        if changes_observations or isinstance(
-            each, gym.ObservationWrapper | AtariPreprocessing | MaxAndSkipObservation
-        ):
-            raise UsageError(
-                f"{env_id} is an Atari game with the wrapper {type(each).__name__}. Its states are made from the "
-                "emulator's screen, and its frames are skipped, without that wrapper; register it without it"
-            )
     options = Preprocessing.of(env_id)
     direct = has_only_checking_wrappers(env)
-    if not options.max_frames and not direct:
-        raise UsageError(f"{env_id!r}: max_frames=0 is not possible in a game with wrappers of its own")
+    changes_states = any(
+        isinstance(each, gym.ObservationWrapper | AtariPreprocessing | MaxAndSkipObservation)
+        or each.observation_space != each.env.observation_space
+        for each in wrappers(env)
+    )
+    if changes_states or not (direct or options.max_frames):
+        raise UsageError(
+            f"{env_id} is registered with wrappers that have no effect here: {env}. States are made from the "
+            "emulator's screen; register it without them"
+        )
     if direct and (tweaked or not options.max_frames):
         env = DirectAtari(env, options.noop_max, max_frames=bool(options.max_frames))
     else:
@@ -236,10 +235,9 @@ def module_of(env_id: str) -> str:
 
 
 def _import_module_of(env_id: str) -> None:
-    """Import the module that an id names before its colon.
+    """Import the module that an id names before its colon, which gym.make does without a reason if that fails.
 
-    gym.make does the same, but its error message does not give the reason for a failure. The module may be
-    installed, or it may be in the current folder or the project folder. The user has named it; see
+    The module may be installed, or in the current folder or the project folder. The user has named it; see
     folder.trusted_id.
     """
     module = module_of(env_id)

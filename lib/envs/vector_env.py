@@ -59,11 +59,11 @@ def make_vector_env(
     """Make several environments that step together.
 
     States of an Atari game are (num_envs, 4, 84, 84) uint8, equal to those of single_env.make_env; see NativeAtari. Its
-    rewards are clipped to [-1, 1]; infos["episode"]["r"] is the unclipped return. Any other environment is made by
-    single_env.make_env. They step one after the other, or at the same time in processes.
+    rewards are clipped to [-1, 1]; infos["episode"]["r"] is the unclipped return. Other environments have the wrappers
+    of single_env.make_env, and step one after the other, or at the same time in processes.
 
     Args:
-        env_id: id registered with gymnasium; "package.module:Id" imports the module first.
+        env_id: see single_env.make_env.
         num_envs: number of environments.
         threads: number of threads that step Atari games; 0 for one per core.
         processes: step each environment in a process of its own; not for Atari games, which have native threads.
@@ -137,11 +137,7 @@ def pause(envs: VectorEnv, which: np.ndarray) -> None:
 
 
 def _registered_arguments(env: gym.Env, env_id: str) -> Mapping[str, Any]:
-    """Return the arguments with which an Atari game was registered.
-
-    Raises:
-        UsageError: if native environments do not support the game's options or wrappers.
-    """
+    """Return the arguments with which an Atari game was registered, if native environments support them."""
     arguments = {} if env.spec is None else env.spec.kwargs
     usual = {
         name: parameter.default for name, parameter in inspect.signature(ale_py.AtariEnv.__init__).parameters.items()
@@ -173,8 +169,7 @@ class NativeAtari(VectorWrapper):
 
     Args:
         game: arguments with which ale_py registered the game, such as game and repeat_action_probability.
-        num_envs: see make_vector_env.
-        threads: see make_vector_env.
+        num_envs, threads: see make_vector_env.
         noop_max: maximum number of no-op actions at the start of an episode.
     """
 
@@ -204,10 +199,7 @@ class NativeAtari(VectorWrapper):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Reset all environments, or those that options["reset_mask"], (num_envs,) bool, selects.
 
-        Args:
-            seed: seed from which every environment's own seed is derived, or a list with a 31-bit seed for each
-                environment. Only the seeds of environments that are reset are used.
-            options: options of AtariVectorEnv.
+        Each environment's seed is derived from `seed`, or is an element of it: a 31-bit integer.
         """
         selected = (options or {}).get("reset_mask", slice(None))
         seeds = derived_seeds(int(seed), self.num_envs) if isinstance(seed, int | np.integer) else seed
@@ -218,16 +210,16 @@ class NativeAtari(VectorWrapper):
         return states, infos
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Step every environment.
-
-        Args:
-            actions: (num_envs,) integers from 0 to single_action_space.n - 1.
-
-        Raises:
-            ValueError: if the actions have another shape or type, or are out of range.
-        """
+        """Step every environment. Actions are (num_envs,) integers from 0 to single_action_space.n - 1."""
         actions = np.asarray(actions)
-        self._check_actions(actions)
+        space = self.single_action_space
+        assert isinstance(space, spaces.Discrete)
+        is_right = actions.shape == (self.num_envs,) and actions.dtype.kind in "iu"
+        if not is_right or actions.min() < 0 or actions.max() >= space.n:
+            raise ValueError(
+                f"the actions are {actions.tolist()}, of {actions.dtype}; they have to be {self.num_envs} integers "
+                f"between 0 and {space.n - 1}"
+            )
         states, rewards, terminations, truncations, infos = self.env.step(actions.astype(np.int64))
         self._episode_steps += 1
         ended = terminations | truncations
@@ -236,17 +228,6 @@ class NativeAtari(VectorWrapper):
             self._episode_steps[ended] = 0
         _fill_first_states(states, self._episode_steps)
         return states, rewards.astype(np.float32), terminations, truncations, infos
-
-    def _check_actions(self, actions: np.ndarray) -> None:
-        space = self.single_action_space
-        assert isinstance(space, spaces.Discrete)
-        if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
-            raise ValueError(
-                f"the actions have the type {actions.dtype} and the shape {actions.shape}; they have to be integers, "
-                f"one for each of {self.num_envs} environments"
-            )
-        if actions.min() < 0 or actions.max() >= space.n:
-            raise ValueError(f"the actions are {actions.tolist()}; each has to be between 0 and {space.n - 1}")
 
 
 def _fill_first_states(states: np.ndarray, episode_steps: np.ndarray, which: np.ndarray | bool = True) -> None:

@@ -34,7 +34,6 @@ def test_options_are_part_of_the_id():
         ("noop_max=-1", "the options are stack, noop_max, max_frames, with whole numbers"),
         ("stack", "stack="),
         ("frames=4", "frames=4"),
-        ("stack=2&stack=3", "has the option stack twice"),
     ],
 )
 def test_unknown_options_are_refused(query, message):
