@@ -34,8 +34,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
 
     Raises:
         Fault: by reset, step and set_attr, if a process has died.
-        EnvironmentFailed: with the traceback, if an environment raises an error. Faults and usage errors are raised
-            unchanged. The environment's process ends then.
+        EnvironmentFailed: with the traceback as a note, if an environment raises an error. Faults and usage errors are
+            raised unchanged. The environment's process ends then.
     """
 
     def __init__(self, first: gym.Env, make: Callable[[], gym.Env], num_envs: int, env_id: str):
@@ -124,8 +124,12 @@ class ProcessVectorEnv(AsyncVectorEnv):
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         if all(successes):
             return
-        index, error, trace = self.error_queue.get()
-        raise error or EnvironmentFailed(f"{self._name(index)} raised an error in its process:\n{trace}")
+        self._state = AsyncState.DEFAULT  # nothing is awaited, so that the other environments can be closed
+        index, error, text, trace = self.error_queue.get()
+        if error is None:
+            error = EnvironmentFailed(f"{self._name(index)} raised {text}")
+            error.add_note(f"In its process:\n{trace}")
+        raise error
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Ask the processes to end, and kill those that do not."""
@@ -146,14 +150,14 @@ class ProcessVectorEnv(AsyncVectorEnv):
 
 
 class Errors:
-    """Queue for the errors of a process. It sends the text of those that may be impossible to pickle."""
+    """Queue for the errors of a process. Of those that may be impossible to pickle, only the text is sent."""
 
     def __init__(self, queue: Any):
         self._queue = queue
 
     def put(self, report: tuple[int, type[BaseException], BaseException, str]) -> None:
         index, _, error, trace = report
-        self._queue.put((index, error if isinstance(error, Fault | UsageError) else None, trace))
+        self._queue.put((index, error if isinstance(error, Fault | UsageError) else None, repr(error), trace))
 
 
 def _work(

@@ -96,13 +96,12 @@ def _wrapped(env: gym.Env, env_id: str, tweaked: bool, masked: bool | None) -> g
     counted_from_zero = env.action_space.start == 0
     env = CheckedEnv(env, env_id)
     mask = TakeMask(env if counted_from_zero else ActionsFromZero(env))
+    env, kind = observations.prepare(RecordEpisodeStatistics(mask), env_id)
     if masked is None:
         with undisturbed():  # its reset may seed the global generators
             mask.find_mask()
     else:
         mask.masked = masked
-    env = RecordEpisodeStatistics(mask)
-    env, kind = observations.prepare(env, env_id)
     if kind is ObservationKind.IMAGE:
         env = observations.noted(ResizeObservation(env, (SCREEN, SCREEN)), f"resized to {SCREEN} x {SCREEN} by area")
     if mask.masked:
