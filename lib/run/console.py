@@ -22,7 +22,7 @@ from tqdm import tqdm
 from lib.envs.preprocessing import without_options
 from lib.envs.single_env import module_of
 from lib.experience.episodes import Episode
-from lib.experience.interface import ExperienceSource
+from lib.hyperparameters import RunParameters
 from lib.run.checkpoint import BEST
 from lib.run.episodes import WINDOW, Episodes, format_return
 from lib.run.events import EpisodeEvents, TrainingEvents
@@ -53,7 +53,7 @@ class Screen:
     """Bar and lines of a training run.
 
     Args:
-        exp_source, episodes, speed: those of the run.
+        episodes, speed: those of the run.
         warm_up: agent steps of the warm-up; 0 if there is none.
         step_limit: agent steps at which the run stops. Without a goal, the bar shows the way to it.
         time_limit: seconds after the start of this process after which the run stops, or None.
@@ -62,21 +62,9 @@ class Screen:
     # Seconds between two lines about episodes, and between two states of the run.
     TERMINAL, FILE = (1.0, 0.5), (10.0, 30.0)
 
-    def __init__(
-        self,
-        exp_source: ExperienceSource,
-        episodes: Episodes,
-        speed: Speed,
-        warm_up: int,
-        step_limit: int,
-        time_limit: float | None,
-    ):
-        self.exp_source = exp_source
-        self.episodes = episodes
-        self.speed = speed
-        self.warm_up = warm_up
-        self.step_limit = step_limit
-        self.time_limit = time_limit
+    def __init__(self, episodes: Episodes, speed: Speed, warm_up: int, step_limit: int, time_limit: float | None):
+        self.episodes, self.speed = episodes, speed
+        self.warm_up, self.step_limit, self.time_limit = warm_up, step_limit, time_limit
         self._stream = bar_stream()
         self._intervals = self.FILE if self._stream is None else self.TERMINAL
         self._next_line, self._next_state = -math.inf, math.inf
@@ -96,10 +84,10 @@ class Screen:
     def _start_warm_up(self) -> None:
         if self.warm_up > 0:
             self._filling = TaskProgress("Replay warm-up", self.warm_up)
-            self.exp_source.on_step = self._filling.advance
+            self.episodes.exp_source.on_step = self._filling.advance
 
     def _start_training(self) -> None:
-        self.exp_source.on_step = lambda steps: None
+        self.episodes.exp_source.on_step = lambda steps: None
         self._close()
         if self._stream is not None:
             shape = "{percentage:3.0f}%|{bar}| {desc}"
@@ -224,12 +212,8 @@ def log_result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed, f
     else:
         log.info("Too short to measure the speed." if speed.updates else "No update was made in this process.")
     if stopped == SOLVED and episodes.solved is not None:
-        log.info(
-            "Game solved in %s, after %d episodes and %d iterations!",
-            format_duration(episodes.solved["seconds"]),
-            episodes.count,
-            engine.state.iteration,
-        )
+        took, iterations = format_duration(episodes.solved["seconds"]), engine.state.iteration
+        log.info("Game solved in %s, after %d episodes and %d iterations!", took, episodes.count, iterations)
     else:
         log.info("Stopped at step %s: %s.", f"{episodes.steps:,}", stopped)
     if stopped == NOT_FINITE:
@@ -237,36 +221,21 @@ def log_result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed, f
 
 
 def next_steps(
-    run: Path,
-    env_id: str,
-    options: RunOptions,
-    *,
-    saved: bool,
-    has_episode: bool,
-    complete: bool,
-    diverged: bool,
-    steps: int,
+    run: Path, params: RunParameters, options: RunOptions, episodes: Episodes, stopped: str, saved: bool
 ) -> dict[str, str]:
-    """Return commands to copy, by their purpose.
+    """Return commands to copy, by their purpose. Without a checkpoint (`saved`), only a report can be shown.
 
-    Args:
-        run: run folder.
-        env_id: id of the environment.
-        options: options of the run.
-        saved: whether the run has a checkpoint. Without one, only its report can be shown.
-        has_episode: whether an episode has ended. Without one, there is nothing to report.
-        complete: whether the run was solved or has reached max_steps. It is then evaluated, not continued.
-        diverged: whether the loss became non-finite, so that the run cannot be continued.
-        steps: agent steps so far.
+    A run that was solved or has reached max_steps is evaluated, not continued.
     """
+    env_id, limit = params.env_name, options.stop_after
     commands = {"watch it play": tool_command("play", run, env_id)} if saved else {}
-    if has_episode:
+    if episodes.count:
         commands["create a report"] = command(PROJECT / "tools/report.py", shown(run))
-    if saved and complete:
+    if saved and (episodes.solved is not None or episodes.steps >= params.max_steps):
         commands["play 100 episodes"] = tool_command("evaluate", run, env_id)
-    elif saved and not diverged and options.owns_process:
-        limit = options.stop_after
-        commands["continue the run"] = continue_command(run, env_id, options, limit if steps < (limit or 0) else None)
+    elif saved and stopped != NOT_FINITE and options.owns_process:
+        is_below = limit is not None and episodes.steps < limit
+        commands["continue the run"] = continue_command(run, env_id, options, limit if is_below else None)
     return commands
 
 
@@ -284,9 +253,13 @@ def continue_command(run: Path, env_id: str, options: RunOptions, stop_after: in
 
 def tool_command(tool: str, run: Path, env_id: str, *options: str, which: str = BEST) -> str:
     """Return the command of a tool that plays the agent of a checkpoint, such as "play"; `which` as in TrainedAgent."""
-    checkpoint = [] if which == BEST else ["--checkpoint", which]
-    words = [*env_option(env_id), *_network_option(run), *checkpoint, *options]
-    return command(PROJECT / "tools" / f"{tool}.py", shown(run), *words)
+    words = env_option(env_id)
+    if builder := read_params(run).get("network", {}).get("builder"):  # the file of the script's own network
+        file, _, name = builder.rpartition(":")
+        words += ["--network", f"{shown(Path(file))}:{name}"]
+    if which != BEST:
+        words += ["--checkpoint", which]
+    return command(PROJECT / "tools" / f"{tool}.py", shown(run), *words, *options)
 
 
 def env_option(env_id: str) -> list[str]:
@@ -302,15 +275,6 @@ def command(script: Path, *words: str) -> str:
 def shown(path: Path) -> str:
     """Return a path relative to the current folder, or the absolute one if that is shorter."""
     return min(os.path.relpath(path), os.path.abspath(path), key=len)
-
-
-def _network_option(run: Path) -> list[str]:
-    """Return the option that names the file of a script's own network; none for the project's networks."""
-    builder = read_params(run).get("network", {}).get("builder")
-    if builder is None:
-        return []
-    file, _, name = builder.rpartition(":")
-    return ["--network", f"{shown(Path(file))}:{name}"]
 
 
 def _again(run: Path, options: RunOptions) -> list[str]:

@@ -67,10 +67,7 @@ def draw_curve(run: Path, stop_reward: float | None) -> Path:
     figure = Figure(figsize=(8, 3.5), layout="constrained")
     figure.suptitle(picture_title([read_params(run)], 100), fontsize="medium", parse_math=False)
     left, right = figure.subplots(1, 2, sharey=True)
-    for axes, x, label in (
-        (left, episodes["step"], "agent steps"),
-        (right, episodes["seconds"] / 60, "minutes"),
-    ):
+    for axes, x, label in (left, episodes["step"], "agent steps"), (right, episodes["seconds"] / 60, "minutes"):
         axes.plot(x, episodes["return"], ".", markersize=2, alpha=0.4, label="episode")
         axes.plot(x, mean, label=f"mean of the last {WINDOW}")
         if stop_reward is not None:

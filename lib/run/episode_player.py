@@ -13,6 +13,7 @@ from lib.envs.atari import NOOP_MAX, allow_no_ops, is_atari, reset_with_no_ops, 
 from lib.system.machine import torch_threads
 from lib.system.seeds import tagged_seed
 
+# Function from states (n, ...) and the random generators of their episodes to actions (n,).
 Policy = Callable[[np.ndarray, Sequence[np.random.Generator]], np.ndarray]
 
 MAX_STEPS = 27_000  # half an hour of an Atari game; a deterministic policy may never finish an episode
@@ -41,25 +42,18 @@ class EpisodePlayer:
 
     Args:
         env: environment from make_env. Returns are those of the game, before rewards are clipped.
-
-    Attributes:
-        state: current state.
-        reward: reward of the last step, which may be clipped.
-        random: random generator of the episode, for policies that draw their actions.
-        result: result of the episode, or None while it lasts.
     """
 
     state: np.ndarray
-    random: np.random.Generator
+    random: np.random.Generator  # of the episode, for policies that draw their actions
 
     def __init__(self, env: gym.Env):
         statistics = statistics_wrapper(env)
         if statistics is None:
             env = statistics = RecordEpisodeStatistics(env)
-        self.env = env
-        self.reward = 0.0
-        self.result: EpisodeResult | None = None
-        self._statistics = statistics
+        self.env, self._statistics = env, statistics
+        self.reward = 0.0  # of the last step; it may be clipped
+        self.result: EpisodeResult | None = None  # None while the episode lasts
 
     def start(self, seed: int, number: int) -> None:
         """Start an episode. Its seed is derived from that of the evaluation and its index there, `number`."""
@@ -81,19 +75,9 @@ class EpisodePlayer:
             self.result = EpisodeResult(self._number, float(total), int(length), self._digest.digest())
 
     def play(
-        self,
-        policy: Policy,
-        seed: int,
-        number: int,
-        watch: Callable[[np.ndarray], object] = lambda states: None,
+        self, policy: Policy, seed: int, number: int, watch: Callable[[np.ndarray], object] = lambda states: None
     ) -> EpisodeResult:
-        """Play an episode.
-
-        Args:
-            policy: function from states (n, ...) and their episodes' random generators to actions (n,).
-            seed, number: see `start`.
-            watch: function that receives every state (1, ...), including the first and the last.
-        """
+        """Start and play an episode. `watch` receives every state (1, ...), including the first and the last."""
         self.start(seed, number)
         watch(self.state[None])
         while self.result is None:
@@ -128,7 +112,7 @@ def play_together(
     """Play several episodes together, a step of each at a time, so that the network sees a batch of states.
 
     Args:
-        policy, seed: see EpisodePlayer.play.
+        policy, seed: see EpisodePlayer.
         players: players of different environments, at least one for each number.
         numbers: indices of the episodes in the evaluation.
         done: function that receives each result as soon as the episode ends.

@@ -36,16 +36,10 @@ class Episodes:
     Args:
         exp_source: experience source whose finished episodes are counted.
         stop_reward: mean return that the last 100 episodes have to reach, or None.
-        milestone: another mean return; the time at which the run first reaches it is recorded. None for no milestone.
+        milestone: another mean return, or None; the time at which the run first reaches it is recorded.
         began: seconds after the start of this process at which the run began. A notebook may do other work first.
 
     Attributes:
-        count: number of finished episodes.
-        last: the newest of them.
-        first: returns of the first MINIMUM episodes.
-        returns: returns of the last 100 episodes.
-        smoothed: exponentially smoothed return.
-        smoothed_length: exponentially smoothed length.
         best_mean: highest mean return of 100 successive episodes; before the first 100 have ended, that of the first 10
             or more.
         reached: seconds, step, episode and iteration at which the game was solved, and at which the mean return first
@@ -62,13 +56,12 @@ class Episodes:
         began: float = 0.0,
     ):
         self.exp_source = exp_source
-        self.stop_reward = stop_reward
-        self.milestone = milestone
-        self.count = 0
-        self.last: Episode | None = None
-        self.first: list[float] = []
-        self.returns: deque[float] = deque(maxlen=WINDOW)
-        self.smoothed: float | None = None
+        self.stop_reward, self.milestone = stop_reward, milestone
+        self.count = 0  # of finished episodes
+        self.last: Episode | None = None  # the newest of them
+        self.first: list[float] = []  # returns of the first MINIMUM episodes
+        self.returns: deque[float] = deque(maxlen=WINDOW)  # of the last 100 episodes
+        self.smoothed: float | None = None  # exponentially smoothed return
         self.smoothed_length: float | None = None
         self.best_mean = -math.inf
         self.reached: dict[str, dict[str, float]] = {}
@@ -114,11 +107,7 @@ class Episodes:
         return self.seconds_at(since_process_start())
 
     def seconds_at(self, clock: float) -> float:
-        """Return the run time at a moment of this process, in seconds. It includes earlier processes of the run.
-
-        Args:
-            clock: seconds since this process started.
-        """
+        """Return the run time in seconds, over all processes of the run, `clock` seconds after this process started."""
         return max(0.0, self._seconds_before + clock)  # an episode may have ended before the run began
 
     def _add(self, episode: Episode) -> None:
@@ -161,7 +150,9 @@ class Episodes:
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
 
     def _is_at(self, bound: float | None) -> bool:
-        return bound is not None and len(self.returns) == WINDOW and reaches(self.mean, bound)
+        """Return whether the mean of 100 episodes has reached a bound, within the rounding of sums of rewards."""
+        rounding = 1e-9 * max(1.0, abs(bound or 0.0))
+        return bound is not None and len(self.returns) == WINDOW and self.mean >= bound - rounding
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -187,45 +178,24 @@ class Episodes:
 
 
 class EpisodeFile:
-    """episodes.csv: one row per episode, written when the episode ends.
-
-    Args:
-        path: path of the file.
-        episodes: counter of the episodes.
-
-    Attributes:
-        video: function that returns the path of the newest episode's video in the run folder, or "".
-    """
+    """Handler of EPISODE_COMPLETED that writes a row of episodes.csv."""
 
     def __init__(self, path: Path, episodes: Episodes):
-        self.path = path
-        self.episodes = episodes
-        self.video: Callable[[], str] = lambda: ""
+        self.path, self.episodes = path, episodes
+        self.video: Callable[[], str] = lambda: ""  # returns the path of the newest episode's video in the run folder
         if not path.exists():
             self._append(CSV_COLUMNS)
 
     def __call__(self, engine: Engine) -> None:
         episode = self.episodes.last
         assert episode is not None
-        self._append(
-            [
-                str(self.episodes.count),
-                str(episode.step),
-                str(episode.length),
-                f"{episode.total:.7g}",
-                f"{self.episodes.seconds_at(episode.clock):.2f}",
-                self.video(),
-            ]
-        )
+        seconds = self.episodes.seconds_at(episode.clock)
+        numbers = self.episodes.count, episode.step, episode.length, f"{episode.total:.7g}", f"{seconds:.2f}"
+        self._append([*numbers, self.video()])
 
-    def _append(self, row: Sequence[str]) -> None:
+    def _append(self, row: Sequence[object]) -> None:
         with self.path.open("a", newline="") as file:
             csv.writer(file).writerow(row)
-
-
-def reaches(mean: float, goal: float) -> bool:
-    """Return whether a mean return has reached a goal, within the rounding of sums of rewards."""
-    return mean >= goal - 1e-9 * max(1.0, abs(goal))
 
 
 def format_return(value: float) -> str:

@@ -1,7 +1,7 @@
 """Evaluation: whole episodes of a policy, in single environments that are reset to seeds of their own.
 
 `evaluate` plays any number of episodes, side by side in processes if they take long. PeriodicEvaluation plays during
-training, with --evaluate-every, and FinalEvaluation at the end of a run.
+training, with --evaluate-every.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 import gymnasium as gym
@@ -24,13 +24,12 @@ import numpy as np
 from ignite.engine import Engine, Events
 
 from lib.envs.single_env import make_env
-from lib.hyperparameters import RunParameters
 from lib.run.checkpoint import LAST
 from lib.run.console import tool_command
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult, Policy, count_at_limit, play_together
-from lib.run.episodes import Episodes, format_return
+from lib.run.episodes import format_return
 from lib.run.events import TrainingEvents
-from lib.run.folder import RunFolder, write_json
+from lib.run.folder import RunFolder, read_json, write_json
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
 from lib.system.machine import cores
@@ -41,7 +40,7 @@ from lib.system.seeds import tagged_seed, undisturbed
 
 log = logging.getLogger(__name__)
 
-Untimed = Callable[[], AbstractContextManager[None]]
+Untimed = Callable[[], AbstractContextManager[None]]  # time spent in such a context does not count as training
 
 EPISODES = 20  # in the evaluation at the end of a run
 EPISODES_BETWEEN = 10  # in an evaluation during training
@@ -49,14 +48,6 @@ SPREAD = ("mean", "std", "min", "max")  # statistics of the returns
 
 GROUP = 10  # episodes that are played together
 SHORT = 1.0  # seconds; a shorter evaluation is not worth the start of a process
-
-
-class Task(NamedTuple):
-    """What is evaluated; see `evaluate`."""
-
-    policy: Policy
-    make_env: Callable[[], gym.Env]
-    seed: int
 
 
 def evaluate(
@@ -73,15 +64,15 @@ def evaluate(
     depend on the number of processes.
 
     Args:
-        policy, make_env: see EpisodePlayer.play and single_env.make_env.
+        policy, make_env: see episode_player.Policy and single_env.make_env.
         episodes: number of episodes.
-        seed: seed of the evaluation.
+        seed: seed of the evaluation, from which those of its episodes are derived.
         progress: show the progress.
         processes: number of processes; None for one per core if the evaluation takes longer than SHORT.
     """
     groups = [range(start, min(start + GROUP, episodes)) for start in range(0, episodes, GROUP)]
     workers = min(processes or cores(), len(groups))
-    task = Task(policy, make_env, seed)
+    play = partial(_play_groups, policy, make_env, seed)
     results: dict[int, EpisodeResult] = {}
 
     def missing() -> list[range]:
@@ -96,18 +87,20 @@ def evaluate(
 
         if processes is None and workers > 1:
             deadline = time.monotonic() + SHORT
-            _play_groups(task, groups, add, lambda: time.monotonic() > deadline)
+            play(groups, add, lambda: time.monotonic() > deadline)
         if workers > 1 and missing():
             try:
-                _play_in_processes(task, missing(), workers, add)
+                _play_in_processes(play, missing(), workers, add)
             except Exception as error:  # noqa: BLE001 - such as the death of a process, or an error in one of them
                 log.warning("The evaluation continues in a single process. %s: %s", type(error).__name__, error)
-        _play_groups(task, missing(), add)
+        play(missing(), add)
     return summary(results.values())
 
 
 def _play_groups(
-    task: Task,
+    policy: Policy,
+    make_env: Callable[[], gym.Env],
+    seed: int,
     groups: Sequence[range],
     done: Callable[[EpisodeResult], object],
     stopped: Callable[[], bool] = lambda: False,
@@ -117,16 +110,16 @@ def _play_groups(
     with ExitStack() as stack:
         for numbers in groups:
             while len(players) < len(numbers) and not stopped():
-                players.append(EpisodePlayer(task.make_env()))
+                players.append(EpisodePlayer(make_env()))
                 stack.callback(players[-1].env.close)
-            play_together(task.policy, players, task.seed, numbers, done, stopped)
+            play_together(policy, players, seed, numbers, done, stopped)
 
 
 def _play_in_processes(
-    task: Task, groups: Sequence[range], workers: int, done: Callable[[EpisodeResult], object]
+    play: "partial[None]", groups: Sequence[range], workers: int, done: Callable[[EpisodeResult], object]
 ) -> None:
     """Play groups side by side. If one fails, or the evaluation is interrupted, the other processes are killed."""
-    payload = cloudpickle.dumps(task)
+    payload = cloudpickle.dumps(play)
     start_server()
     others = multiprocessing.active_children()
     with ProcessPoolExecutor(workers, context, _begin_worker) as executor:
@@ -148,7 +141,7 @@ def _begin_worker() -> None:
 
 def _play_in_worker(payload: bytes, group: range) -> list[EpisodeResult]:
     results: list[EpisodeResult] = []
-    _play_groups(pickle.loads(payload), [group], results.append)
+    pickle.loads(payload)([group], results.append)
     return results
 
 
@@ -161,10 +154,7 @@ def summary(results: Iterable[EpisodeResult]) -> dict[str, Any]:
     ordered = sorted(results)
     returns = [result.total for result in ordered]
     return {
-        "mean": float(np.mean(returns)),
-        "std": float(np.std(returns)),
-        "min": float(np.min(returns)),
-        "max": float(np.max(returns)),
+        **{name: float(getattr(np, name)(returns)) for name in SPREAD},
         "episodes": len(ordered),
         "distinct": len({(result.total, result.length, result.digest) for result in ordered}),
         "returns": returns,
@@ -213,32 +203,18 @@ class PeriodicEvaluation:
     """Evaluation at intervals during training. Random numbers and speeds of the training are not affected.
 
     A run that is stopped during an evaluation repeats it when it is resumed.
-
-    Attributes:
-        every: agent steps between two evaluations.
-        policy: see EpisodePlayer.play.
-        envs: environments from make_env, one for each episode. All episodes are played together.
-        seed: seed of the evaluations.
-        steps: function that returns the agent steps so far.
-        stopped: function that returns whether to abandon an evaluation.
-        spread: "mean", "std", "min" and "max" of the returns in the last evaluation.
     """
 
-    every: int
+    every: int  # agent steps between two evaluations
     policy: Policy
-    envs: Sequence[gym.Env]
+    envs: Sequence[gym.Env]  # from make_env, one for each episode; all episodes are played together
     seed: int
-    steps: Callable[[], int]
-    stopped: Callable[[], bool] = lambda: False
-    spread: dict[str, float] = dataclasses.field(default_factory=dict)
+    steps: Callable[[], int]  # returns the agent steps so far
+    stopped: Callable[[], bool] = lambda: False  # returns whether to abandon an evaluation
+    spread: dict[str, float] = dataclasses.field(default_factory=dict)  # of the last evaluation, by SPREAD
 
     def attach(self, engine: Engine, untimed: Untimed) -> None:
-        """Evaluate after an iteration if it is due, and at the start of a resumed run.
-
-        Args:
-            engine: training engine, which fires TrainingEvents.EVALUATED after each evaluation.
-            untimed: function that returns a context manager; time spent in it does not count as training.
-        """
+        """Evaluate after an iteration if it is due, and at the start of a resumed run, and fire EVALUATED."""
         players = [EpisodePlayer(env) for env in self.envs]
         self._last = self.steps()  # agent step of the last evaluation
 
@@ -265,31 +241,20 @@ class PeriodicEvaluation:
         self._last = int(state["last"])
 
 
-@dataclasses.dataclass
-class FinalEvaluation:
-    """Evaluation of a run's network at the end of the run, a part of its result."""
-
-    policy: GreedyPolicy
-    params: RunParameters
-    options: RunOptions
-    run: RunFolder
-    episodes: Episodes
-
-    def write(self, result: Mapping[str, Any]) -> None:
-        """Play the evaluation, and write the result with it."""
-        log.info("Evaluation: %d episodes in single environments, without exploration.", EPISODES)
-        evaluated = evaluate(
-            self.policy,
-            partial(make_env, self.params.env_name),
-            # Its episodes are not those of tools/evaluate.py.
-            seed=tagged_seed("final evaluation", self.options.seed),
-            progress=not self.options.quiet,
-            # Processes import the main program. A program without cli.main may start a run then.
-            processes=None if self.options.owns_process else 1,
-        )
-        training = list(self.episodes.returns)
-        comparison = {"training_mean": self.episodes.mean, "below_training": is_clearly_below(evaluated, training)}
-        write_json(self.run.result, {**result, "evaluation": evaluated | comparison})
-        options = self.policy.less_greedy
-        advice = tool_command("evaluate", self.run.path, self.params.env_name, *options, which=LAST)
-        log_result(evaluated, training, advice)
+def evaluate_at_end(
+    policy: GreedyPolicy, env_id: str, options: RunOptions, run: RunFolder, training: Sequence[float]
+) -> None:
+    """Evaluate the network of a run that has ended, compare it with training, and write that to result.json."""
+    log.info("Evaluation: %d episodes in single environments, without exploration.", EPISODES)
+    evaluated = evaluate(
+        policy,
+        partial(make_env, env_id),
+        # Its episodes are not those of tools/evaluate.py.
+        seed=tagged_seed("final evaluation", options.seed),
+        progress=not options.quiet,
+        # Processes import the main program. A program without cli.main may start a run then.
+        processes=None if options.owns_process else 1,
+    )
+    comparison = {"training_mean": fmean(training), "below_training": is_clearly_below(evaluated, training)}
+    write_json(run.result, {**read_json(run.result), "evaluation": evaluated | comparison})
+    log_result(evaluated, training, tool_command("evaluate", run.path, env_id, *policy.less_greedy, which=LAST))

@@ -41,10 +41,8 @@ def scores_of(net: nn.Module, states: torch.Tensor) -> torch.Tensor:
 class GreedyPolicy:
     """Policy that takes the best action according to a network. Noisy layers use their mean weights.
 
-    Args:
-        net: ppo.model.ActorCritic, or a network whose forward or qvals returns Q-values, (batch, n_actions).
-
     Attributes:
+        net: ppo.model.ActorCritic, or a network whose forward or qvals returns Q-values, (batch, n_actions).
         score_name: meaning of the scores, "Q" or "probability".
         less_greedy: options of tools/evaluate.py that take other actions than the best one, too.
     """
@@ -73,7 +71,6 @@ class GreedyPolicy:
         return np.ones((len(states), 1), np.bool_) if mask is None else mask.numpy()
 
     def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:
-        """Return the best actions. No random generators are needed."""
         actions: np.ndarray = self.scores(states).argmax(1)
         return actions
 
@@ -93,7 +90,6 @@ class SampledPolicy(GreedyPolicy):
             )
 
     def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:
-        """Return actions, drawn with the random generator of each state's episode."""
         shares = self.scores(states).astype(np.float64).cumsum(1)
         draws = np.array([random.random() for random in randoms]) * shares[:, -1]
         actions: np.ndarray = (shares > draws[:, None]).argmax(1)
@@ -109,7 +105,6 @@ class EpsilonGreedyPolicy:
         self.epsilon = epsilon
 
     def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator]) -> np.ndarray:
-        """Return actions. Random ones are drawn with the random generator of each state's episode."""
         actions = self.policy(states, randoms)
         exploring = [row for row, random in enumerate(randoms) if random.random() < self.epsilon]
         if exploring:

@@ -34,8 +34,7 @@ class ReturnDistributionFigure:
     AT_END = 0.9  # mean probability mass of an end atom that causes the warning
 
     def __init__(self, net: dqn_extra.ExtendedDQN, buffer: Ring):
-        self.net = net
-        self.buffer = buffer
+        self.net, self.buffer = net, buffer
         self.states = torch.zeros(0)
         self._is_warned = False
 

@@ -23,14 +23,14 @@ from lib.run.checkpoint import Checkpoints, Iteration, RunState, Stateful, load_
 from lib.run.console import Screen, continue_command
 from lib.run.curve import draw_or_warn
 from lib.run.episodes import EpisodeFile, Episodes
-from lib.run.evaluation import EPISODES_BETWEEN, FinalEvaluation, PeriodicEvaluation
+from lib.run.evaluation import EPISODES_BETWEEN, PeriodicEvaluation, evaluate_at_end
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_as_last, attach_periods, register_events
 from lib.run.folder import RunFolder, read_json, write_json
 from lib.run.options import RunOptions, options_of_book
 from lib.run.policy import GreedyPolicy
 from lib.run.ptan_source import RewardsSource, adapt_source
 from lib.run.speed import Speed
-from lib.run.stopping import ENDED, NOT_FINITE, SOLVED, STEPS, Stopper
+from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper
 from lib.run.tensorboard import FigureFunction, TensorBoard
 from lib.system import memory
 from lib.system.clock import since_process_start
@@ -169,7 +169,7 @@ def setup_ignite(
         engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
         console.attach_start(engine, speed, warm_up, save is not None)
         if not options.quiet:
-            Screen(source, episodes, speed, warm_up, stopper.step_limit, time_limit).attach(engine)
+            Screen(episodes, speed, warm_up, stopper.step_limit, time_limit).attach(engine)
         stopper.watch_ends(engine)  # after the episodes: one that solves the game at the limit counts
         if save is not None:
             Checkpoints(
@@ -228,24 +228,17 @@ class Run:
         is_due = is_complete and "evaluation" not in result and self.episodes.count and not self.stopper.signals
         try:
             if self.net is not None and is_due:
-                final = FinalEvaluation(GreedyPolicy(self.net), self.params, self.options, self.folder, self.episodes)
-                _optional("evaluation", partial(final.write, result))
+                policy, training = GreedyPolicy(self.net), list(self.episodes.returns)
+                arguments = policy, self.params.env_name, self.options, self.folder, training
+                _optional("evaluation", partial(evaluate_at_end, *arguments))
             if self.episodes.count:
                 _optional("learning curve", partial(draw_or_warn, self.folder.path, self.params.stop_reward))
             if self.tracker is not None:
                 _optional("tracking", partial(self.tracker.finish, self.folder.path))
         finally:
             self.folder.close()  # not before: a run that is resumed meanwhile would have its result overwritten
-        commands = console.next_steps(
-            self.folder.path,
-            self.params.env_name,
-            self.options,
-            saved=bool(numbered(self.folder.checkpoints, "step")),
-            has_episode=self.episodes.count > 0,
-            complete=self.episodes.solved is not None or self.episodes.steps >= self.params.max_steps,
-            diverged=stopped == NOT_FINITE,
-            steps=self.episodes.steps,
-        )
+        saved, path = bool(numbered(self.folder.checkpoints, "step")), self.folder.path
+        commands = console.next_steps(path, self.params, self.options, self.episodes, stopped, saved)
         for purpose, command in commands.items():
             log.info("%s  # %s", command, purpose)
 

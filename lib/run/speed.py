@@ -36,26 +36,18 @@ class Speed:
     Args:
         exp_source: experience source that counts the steps.
         every: iterations between two updates of the metrics.
-
-    Attributes:
-        names: names of the parts: the source's own, "sample" and "learn".
-        metrics: names of the other metrics that are put into engine.state.metrics.
-        warm_up: agent steps and seconds of the warm-up.
-        updates: learner iterations since the engine started.
-        every: event on which the metrics are updated.
-        learning_since: seconds since process start at the end of the warm-up.
     """
 
     WINDOW = 1000  # agent steps over which the recent speed is measured
 
     def __init__(self, exp_source: ExperienceSource, every: int = 100):
         self.exp_source = exp_source
-        self.every = Events.ITERATION_COMPLETED(every=every)
-        self.names = (*exp_source.PARTS, "sample", "learn")
-        self.metrics = ("avg_fps", "replay_ratio", *exp_source.METRICS)
-        self.warm_up = Mark(0, 0.0)
-        self.updates = 0
-        self.learning_since = 0.0
+        self.every = Events.ITERATION_COMPLETED(every=every)  # event on which the metrics are updated
+        self.names = (*exp_source.PARTS, "sample", "learn")  # of the parts
+        self.metrics = ("avg_fps", "replay_ratio", *exp_source.METRICS)  # names of the others in engine.state.metrics
+        self.warm_up = Mark(0, 0.0)  # agent steps and seconds of the warm-up
+        self.updates = 0  # learner iterations since the engine started
+        self.learning_since = 0.0  # seconds since process start at the end of the warm-up
         self._batch_timer, self._learn_timer = Timer(), Timer()
         self._paused_seconds = 0.0
         self._start = Mark(0, 0.0)
@@ -68,12 +60,11 @@ class Speed:
 
     def attach(self, engine: Engine) -> None:
         """Time the two parts of an iteration, fetching the batch and learning, and update the metrics on `every`."""
-        self._batch_timer.attach(
-            engine, start=Events.STARTED, resume=Events.GET_BATCH_STARTED, pause=Events.GET_BATCH_COMPLETED
-        )
-        self._learn_timer.attach(
-            engine, start=Events.STARTED, resume=Events.ITERATION_STARTED, pause=Events.ITERATION_COMPLETED
-        )
+        for timer, start, end in (
+            (self._batch_timer, Events.GET_BATCH_STARTED, Events.GET_BATCH_COMPLETED),
+            (self._learn_timer, Events.ITERATION_STARTED, Events.ITERATION_COMPLETED),
+        ):
+            timer.attach(engine, start=Events.STARTED, resume=start, pause=end)
         engine.add_event_handler(Events.STARTED, self._run_started)
         engine.add_event_handler(Events.GET_BATCH_COMPLETED, self._batch_completed)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self._iteration_completed)

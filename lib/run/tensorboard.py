@@ -46,15 +46,7 @@ class _Logger(TensorboardLogger):
 
 
 class TensorBoard:
-    """TensorBoard's files of a run, written by ignite's handlers.
-
-    Args:
-        folder: run folder.
-        tracker: tracker that gets the same scalars, or None.
-
-    Attributes:
-        average: exponentially smoothed loss.
-    """
+    """TensorBoard's files in a run folder, written by ignite's handlers. A tracker gets the same scalars."""
 
     def __init__(self, folder: Path, tracker: Tracker | None = None):
         self.average = RunningAverage(output_transform=lambda output: output["loss"], alpha=SMOOTHING)
@@ -66,10 +58,7 @@ class TensorBoard:
         episodes/* are written against the episode; the mean of 100 is also written against agent steps. It begins with
         the tenth episode, because before it would show a lucky one.
 
-        Args:
-            engine: training engine.
-            speed: its metrics are written as train/* and time/*.
-            extra_metrics: names of further engine.state.metrics to write as train/*.
+        `extra_metrics` are names of further engine.state.metrics to write as train/*.
         """
 
         def agent_step(engine: Engine, event_name: object) -> int:
@@ -117,12 +106,9 @@ class TensorBoard:
         engine.add_event_handler(Events.ITERATION_COMPLETED(every=FIGURES_EVERY), write)
 
     def write_end(self, hyperparameters: Mapping[str, Any], result: Mapping[str, Any], step: int) -> None:
-        """Write end/*, and the run's row on the HParams page.
+        """Write end/* of a result.json, and the run's row on the HParams page, against the agent step.
 
-        Args:
-            hyperparameters: values by name. Values that are not numbers, texts or booleans are written as text.
-            result: content of result.json.
-            step: agent steps so far.
+        Hyperparameters that are not numbers, texts or booleans are written as text.
         """
         metrics = end_metrics(result)
         for tag, value in metrics.items():
@@ -136,11 +122,9 @@ class TensorBoard:
             self.logger.writer.file_writer.add_summary(summary)
 
     def flush(self) -> None:
-        """Write buffered data to the files."""
         self.logger.writer.flush()
 
     def close(self) -> None:
-        """Write buffered data to the files and close them."""
         self.logger.close()
 
 

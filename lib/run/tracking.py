@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 PROJECT_NAME = "pong-ladder"  # project or experiment at the tracker
 
-
 # Entries of result.json that are written as end/<name>, besides steps_per_second of this process.
 END = ("mean_100", "best_mean", "seconds")
 
@@ -41,25 +40,15 @@ def end_metrics(result: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclasses.dataclass
 class Tracker:
-    """A run at a tracker. An error of the tracker is logged and ends the tracking, not the training.
-
-    Attributes:
-        name: name of the tracker.
-        steps: function that returns the agent steps so far.
-        logger: ignite's logger.
-        handler: class of ignite's handlers that write to the logger.
-        write: function that sends metrics of an agent step.
-        upload: function that sends a picture or a video.
-        close: function that ends the run with an exit code.
-    """
+    """A run at a tracker. An error of the tracker is logged and ends the tracking, not the training."""
 
     name: str
-    steps: Callable[[], int]
-    logger: object
-    handler: Callable[..., BaseOutputHandler]
-    write: Callable[[dict[str, float], int], object]
-    upload: Callable[[Path], object]
-    close: Callable[[int], object]
+    steps: Callable[[], int]  # returns the agent steps so far
+    logger: object  # ignite's
+    handler: Callable[..., BaseOutputHandler]  # class of ignite's handlers that write to the logger
+    write: Callable[[dict[str, float], int], object]  # sends metrics of an agent step
+    upload: Callable[[Path], object]  # sends a picture or a video
+    close: Callable[[int], object]  # ends the run with an exit code
     has_failed: bool = False
 
     def mirror(self, engine: Engine, original: BaseOutputHandler, event: Any) -> None:
@@ -103,10 +92,7 @@ def track_by_wandb(run: Path, settings: Mapping[str, Any], steps: Callable[[], i
     from ignite.handlers.wandb_logger import OutputHandler, WandBLogger
 
     class Logger(WandBLogger):
-        """ignite's logger whose x axis is agent steps.
-
-        With wandb's own steps, only the last of several calls with one step would be kept, and no repeated step.
-        """
+        """ignite's logger whose x axis is agent steps. wandb's own steps would keep only the last of several calls."""
 
         def log(self, metrics: Mapping[str, Any], step: int) -> None:
             wandb.log({**metrics, "agent_steps": step})

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import cv2
@@ -48,11 +47,9 @@ FrameSink = Callable[[np.ndarray], object]
 
 
 class Video:
-    """WebM file that is written frame by frame. The end of a `with` block removes it, unless `keep` has named it.
+    """WebM file that is written frame by frame, in a folder that is created.
 
-    Args:
-        path: file to write until then. Its folder is created.
-        frames_per_second: frames shown per second.
+    The end of a `with` block removes the file at `path`, unless `keep` has given it another name.
     """
 
     def __init__(self, path: Path, frames_per_second: float):
@@ -66,9 +63,7 @@ class Video:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._writer is not None:
             self._writer.release()
         self._path.unlink(missing_ok=True)
@@ -155,13 +150,7 @@ def frames_per_second(env: gym.Env) -> float:
 
 
 class Playback(NamedTuple):
-    """Result of replaying an episode.
-
-    Attributes:
-        total: undiscounted return.
-        length: agent steps.
-        matches: True if return, length and the state before the last action equal those of training.
-    """
+    """Return and length of a replay, and whether they and the state before the last action equal those of training."""
 
     total: float
     length: int
@@ -172,14 +161,8 @@ class EpisodeReplayer:
     """Environment with rendering, in which finished episodes are replayed.
 
     Some episodes begin without a seeded reset, so they depend on the episodes before them, which are repeated first.
-    Their environments are kept after a replay, so that the next episode of the same seed continues from there.
-
-    Args:
-        env_id: gymnasium id.
-
-    Attributes:
-        env: environment for all other episodes.
-        frames_per_second: agent steps in one second of the game.
+    Their environments are kept after a replay, so that the next episode of the same seed continues from there. `env` is
+    for all other episodes.
 
     Raises:
         UsageError: if the environment cannot render or no video can be written on this machine.
@@ -201,21 +184,11 @@ class EpisodeReplayer:
         self.frames_per_second = frames_per_second(self.env)
 
     def play(
-        self,
-        episode: Episode,
-        trace: EpisodeTrace,
-        sink: FrameSink,
-        stopped: Callable[[], bool] = lambda: False,
+        self, episode: Episode, trace: EpisodeTrace, sink: FrameSink, stopped: Callable[[], bool] = lambda: False
     ) -> Playback | None:
-        """Replay an episode of training from its trace.
+        """Replay an episode of training from its trace; None if `stopped`, called before every step, returns True.
 
-        Args:
-            episode, trace: episode and its trace.
-            sink: function that receives every rendered frame (height, width, 3), including the first and the last.
-            stopped: function that is called before every step. The replay is abandoned if it returns True.
-
-        Returns:
-            The result, or None if the replay was abandoned.
+        `sink` receives every rendered frame (height, width, 3), including the first and the last.
         """
         env, state, taken = self._position_before(trace)
         kept = env is self.env
@@ -257,7 +230,6 @@ class EpisodeReplayer:
                 env.close()
 
     def close(self) -> None:
-        """Close all environments."""
         for env, _, _ in self._kept.values():
             env.close()
         self.env.close()
@@ -296,27 +268,16 @@ class EpisodeReplayer:
 
 @dataclasses.dataclass
 class Recorder:
-    """Handler of EPISODE_COMPLETED that records every n-th episode.
-
-    Attributes:
-        replayer: environment in which episodes are replayed.
-        run: run folder. Videos are written to its subfolder FOLDER.
-        every: interval between recorded episodes.
-        episodes: counter of finished episodes.
-        untimed: function that returns a context manager; time spent in it does not count as training.
-        stopped: function that returns True if the run has to end at once. The current video is then left out.
-        on_video: function that receives the path of each new video.
-        video: path of the newest episode's video, relative to the run folder; "" if it has none.
-    """
+    """Handler of EPISODE_COMPLETED that records every n-th episode."""
 
     replayer: EpisodeReplayer
-    run: Path
+    run: Path  # run folder; videos are written to its subfolder FOLDER
     every: int
     episodes: Episodes
     untimed: Untimed
-    stopped: Callable[[], bool]
-    on_video: Callable[[Path], object] = lambda path: None
-    video: str = ""
+    stopped: Callable[[], bool]  # returns whether the run has to end at once; the current video is then left out
+    on_video: Callable[[Path], object] = lambda path: None  # receives the path of each new video
+    video: str = ""  # path of the newest episode's video in the run folder; "" if it has none
     _warned: set[str] = dataclasses.field(default_factory=set)  # kinds of warnings that were logged
 
     def __call__(self, engine: Engine) -> None:

@@ -19,6 +19,7 @@ from lib.run.console import Screen, next_steps, seconds_to_rise
 from lib.run.episodes import Episodes
 from lib.run.options import RunOptions
 from lib.run.speed import Mark
+from lib.run.stopping import NOT_FINITE, STEPS
 from running import PROJECT, assignments, run
 from sources import CountingSource
 
@@ -38,7 +39,7 @@ class Watched:
         monkeypatch.setattr(console, "since_process_start", lambda: 50.0)
         speed = SimpleNamespace(recent=2000.0, training=Mark(50_000, 40.0), learning_since=0.0)
         usual = {"warm_up": 0, "step_limit": 1_000_000, "time_limit": None}
-        self.screen = Screen(self.source, self.episodes, speed, **usual | options)
+        self.screen = Screen(self.episodes, speed, **usual | options)
         self.screen._start_training()
 
     @property
@@ -125,16 +126,17 @@ def test_a_run_goes_on_with_what_it_does_not_record_unless_it_is_complete_or_has
     path = make_run(tmp_path / "run", knobs={"engine": "process", "patience": 60.0, "async_envs": True})
     knobs = {"engine": "ray", "address": "10.0.0.1:6379", "patience": 60.0, "async_envs": False}
 
-    def commands(owns_process=True, **changed):
+    def commands(owns_process=True, steps=300, stopped=STEPS, saved=True):
         options = RunOptions(knobs=knobs, owns_process=owns_process, record_every=5, stop_after=400)
-        state = {"saved": True, "has_episode": True, "complete": False, "diverged": False, "steps": 300}
-        return next_steps(path, "fakes:Catch-v0", options, **state | changed)
+        params = SimpleNamespace(env_name="fakes:Catch-v0", max_steps=1000)
+        episodes = SimpleNamespace(count=1, steps=steps, solved=None)
+        return next_steps(path, params, options, episodes, stopped, saved)
 
     given = "--record-every 5 --address 10.0.0.1:6379 --no-async-envs --engine ray"
     words = commands()["continue the run"].partition("--env-id fakes:Catch-v0 ")[2]
     assert words == f"{given} --stop-after 400"
     assert commands(steps=400)["continue the run"].endswith(given)
     usual = ["watch it play", "create a report"]
-    assert list(commands(owns_process=False)) == list(commands(diverged=True)) == usual
-    assert list(commands(complete=True)) == [*usual, "play 100 episodes"]
+    assert list(commands(owns_process=False)) == list(commands(stopped=NOT_FINITE)) == usual
+    assert list(commands(steps=1000)) == [*usual, "play 100 episodes"]
     assert list(commands(saved=False)) == ["create a report"]

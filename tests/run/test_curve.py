@@ -1,7 +1,6 @@
 """The learning curve at the end of a run, and titles of pictures."""
 
 import pandas as pd
-import pytest
 from matplotlib.figure import Figure
 
 from finished_runs import make_run
@@ -15,9 +14,8 @@ def test_the_mean_of_the_last_hundred_episodes_begins_with_the_tenth():
     assert (means[9], means[99], means[149]) == (4.5, 49.5, 99.5)
 
 
-@pytest.mark.parametrize("episodes", [7, 150])
-def test_a_short_run_has_a_curve_too(tmp_path, episodes):
-    run = make_run(tmp_path / "run", episodes=episodes)
+def test_a_short_run_has_a_curve_too(tmp_path):
+    run = make_run(tmp_path / "run", episodes=7)
     assert draw_curve(run, 18.0) == run / "curve.png"
     assert (run / "curve.png").read_bytes().startswith(b"\x89PNG")
 

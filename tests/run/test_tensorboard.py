@@ -6,25 +6,22 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 
 from lib.experience.episodes import Episode
 from lib.run import tensorboard
-from lib.run.episodes import EpisodeFile, Episodes
-from lib.run.events import EpisodeEvents, register_events
-from lib.run.folder import GrowingFiles
+from lib.run.episodes import Episodes
+from lib.run.events import register_events
 from lib.run.speed import Speed
 from lib.run.tensorboard import TensorBoard
-from running import episodes_of
 from sources import CountingSource
 
 
-def run(source, iterations, folder, during=lambda engine, board: None, extra=(), epsilon=0.5):
-    """Run an engine that writes TensorBoard's files and episodes.csv."""
+def run(source, iterations, folder, during=lambda engine: None, extra=(), epsilon=0.5):
+    """Run an engine that writes TensorBoard's files."""
     engine = Engine(lambda engine, batch: {"loss": 1.0 / engine.state.iteration, "epsilon": epsilon})
     register_events(engine)
     episodes, speed, board = Episodes(source, 18.0), Speed(source), TensorBoard(folder)
     speed.attach(engine)
     episodes.attach(engine)
     board.attach(engine, speed, extra)
-    engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, EpisodeFile(folder / "episodes.csv", episodes))
-    during(engine, board)
+    during(engine)
     engine.run(source.batches(), max_iters=iterations, epoch_length=iterations)
     board.close()
 
@@ -43,7 +40,7 @@ def scalars(folder):
 
 
 def test_scalars_are_written_by_episode_and_by_agent_step(tmp_path, recwarn):
-    def set_later(engine, board):
+    def set_later(engine):
         engine.add_event_handler(
             Events.ITERATION_COMPLETED(once=150), lambda engine: engine.state.metrics.update(values=2.0)
         )
@@ -69,23 +66,6 @@ def test_agent_steps_of_episodes_never_decrease(tmp_path):
 
     run(Rollout(), 100, tmp_path)
     assert [step for step, _ in scalars(tmp_path)["episodes_by_step/mean_100"]] == [10, 10, 12]
-
-
-def test_files_that_are_truncated_to_a_checkpoint_hold_nothing_that_comes_after_it(tmp_path):
-    sizes = {}
-
-    def save_sizes(engine, board):
-        files = GrowingFiles(tmp_path, board.flush)
-        engine.add_event_handler(Events.ITERATION_COMPLETED(once=150), lambda: sizes.update(files.state_dict()))
-
-    run(CountingSource(dict.fromkeys(range(10, 300, 10), 1.0)), 290, tmp_path, save_sizes)
-    (tmp_path / "events.out.tfevents.9.lost").write_bytes(b"written after the checkpoint")
-    GrowingFiles(tmp_path, lambda: None).load_state_dict(sizes)
-    written = scalars(tmp_path)
-    assert [step for step, _ in written["train/loss"]] == [100]
-    assert [step for step, _ in written["episodes/reward"]] == list(range(1, 16))
-    assert int(episodes_of(tmp_path)[-1][1]) == 150
-    assert not (tmp_path / "events.out.tfevents.9.lost").exists()
 
 
 def test_figures_hyperparameters_and_the_result_are_written_at_agent_steps(tmp_path, monkeypatch):

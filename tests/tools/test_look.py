@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from running import PROJECT, start, start_program
+from running import start
 
 LOOK = Path("tools/look.py")
 
@@ -47,18 +47,3 @@ def test_look_ends_although_a_process_of_the_environment_would_not(name, code, t
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code, errors
     assert ("the simulator broke" in errors) == bool(code)
-
-
-OWN_MODULE = """
-import gymnasium as gym
-from gymnasium.envs.classic_control import CartPoleEnv
-gym.register("Own-v0", CartPoleEnv, max_episode_steps=7)
-"""
-
-
-@pytest.mark.slow
-def test_a_module_in_the_current_folder_is_found(tmp_path):
-    (tmp_path / "own_game.py").write_text(OWN_MODULE)
-    program = f"import runpy; runpy.run_path({str(PROJECT / LOOK)!r}, run_name='__main__')"
-    output, errors = start_program(program, tmp_path, "own_game:Own-v0", "--episodes", 5).communicate()
-    assert "length        mean 7 steps, 7 to 7" in output, errors

@@ -52,6 +52,7 @@ def test_a_model_holds_the_best_network_and_a_card(answer, refused, model, origi
     assert json.loads(again.read_text())["returns"] == evaluation["returns"]
     before = contents(model)
     assert f"{model} exists; remove it, or give a new folder" in refused(PUBLISH, original_run, model, *SHOWN)
+    assert f"Start a new run from its network with --init '{model}'" in refused(PPO, *resuming(model))
     assert contents(model) == before
 
 
@@ -84,20 +85,3 @@ def test_a_run_starts_with_the_weights_of_another(ends, tmp_path, script):
     if script == BASELINE:
         assert equal(first_weights(folder(tmp_path / "c"), "target"), networks["a"])
     assert "-init" in folder(tmp_path / "c").name
-
-
-def test_a_model_that_does_not_fit_is_refused_in_one_line(refused, model, original_run, tmp_path):
-    new = ("--runs-dir", tmp_path / "runs")
-    before = contents(model)
-    assert f"Start a new run from its network with --init '{model}'" in refused(PPO, *resuming(model))
-    assert contents(model) == before
-    shown = ("--env-id", "fakes:Shown-v0", "--init", model, *new)
-    assert "does not fit 'net' of this program" in refused(BASELINE, *shown)
-    assert "has other settings: " in refused(PPO, *resuming(original_run), "--init", model)
-    assert "there is no run" in refused(PPO, *shown[:2], "--init", tmp_path / "nothing", *new)
-    [network] = (model / "checkpoints").glob("*.pt")
-    data = bytearray(network.read_bytes())
-    data[len(data) // 2] ^= 1
-    network.write_bytes(data)
-    assert f"{network} is damaged" in refused(PPO, *shown, *SMALL[PPO], code=1)
-    assert not list((tmp_path / "runs").iterdir())
