@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for lib outside .venv, and for the examples
 
-from lib import cli
 from lib.errors import UsageError
 from lib.run.folder import current_commit, versions
+from lib.run.options import usable_device
 from lib.system import machine
 from lib.system.files import PROJECT
 
@@ -213,7 +213,7 @@ def add_go_on(parser: argparse.ArgumentParser) -> None:
 def device(name: str) -> str:
     """argparse type: a device that torch can use."""
     try:
-        return str(cli.usable_device(name))
+        return str(usable_device(name))
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

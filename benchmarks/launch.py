@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import lab
 from lib import cli
+from lib.run.arguments import resolve
 from lib.run.stopping import NOT_FINITE
 
 BASELINE = "01_baseline"
@@ -70,7 +71,7 @@ def load(rung: str, steps: int, folder: str) -> tuple[Callable[[], object], Any]
     loaded: list[Any] = []
 
     def keep(train: Callable[..., object], parser: Any, name: str) -> None:
-        params, args = cli.resolve(parser, [*own_options, *limits, "--runs-dir", folder], name)
+        params, args = resolve(parser, [*own_options, *limits, "--runs-dir", folder], name)
         cli.prepare(args.seed)
         loaded.extend((partial(train, params, args), params))
 

@@ -18,7 +18,7 @@ from ignite.engine import Engine
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, as_hyperparameters
 from lib.run.events import EpisodeEvents
-from lib.run.options import positive, usable_device
+from lib.run.options import usable_device
 from lib.system.log import install_command
 from lib.system.seeds import seed_everything
 
@@ -46,7 +46,7 @@ def argparser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(conflict_handler="resolve")
     parser.add_argument("--dev", default="cpu", help="device of the networks (default: cpu)")
     parser.add_argument("--params", choices=("common", "best"), default="best", help="hyperparameters (default: best)")
-    parser.add_argument("--tune", type=positive, metavar="N", help="search for hyperparameters with N trials")
+    parser.add_argument("--tune", type=int, metavar="N", help="search for hyperparameters with N trials")
     # The book's 03_dqn_double.py reads it, and does not add it.
     parser.add_argument("--double", action="store_true", help="double Q-learning, in a script that has it")
     return parser

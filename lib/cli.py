@@ -13,54 +13,38 @@ from ignite.engine import State
 from tqdm import tqdm
 
 from lib.envs import checked_env
-from lib.errors import Fault, UsageError
-from lib.hyperparameters import HYPERPARAMS, OWN, RunParameters
+from lib.errors import Fault, UsageError, divisors
+from lib.hyperparameters import HYPERPARAMS, OWN, RunParameters, Setting, fitted, plain
 from lib.run import tracking
 from lib.run.arguments import Parser, resolve
 from lib.run.folder import find
-from lib.run.options import (
-    DEFAULT_RUNS_DIR,
-    RunOptions,
-    above_zero,
-    positive,
-    quotient,
-    seed,
-    share,
-    usable_device,
-    whole,
-    writable,
-)
+from lib.run.options import DEFAULT_RUNS_DIR, RunOptions, usable_device
 from lib.run.stopping import EXIT_CODES, Interrupted
 from lib.system import files, memory
 from lib.system.log import start_console
 from lib.system.seeds import seed_everything
 
-__all__ = [
-    "above_zero",
-    "add_engine_options",
-    "add_env_option",
-    "checkpoint_tool",
-    "exit_codes",
-    "main",
-    "parser",
-    "positive",
-    "prepare",
-    "quotient",
-    "resolve",
-    "run_args",
-    "run_tool",
-    "runs_tool",
-    "seed",
-    "share",
-    "tool",
-    "usable_device",
-    "whole",
-    "writable",
-]
-
 STOPPED = "Stopped at once. If the run has a checkpoint, --resume with its folder continues from the newest one."
 
-Train = Callable[[Any, RunOptions], State]
+
+class Number:
+    """Type of a numeric option; see hyperparameters.LIMITS for the limits. A whole number may be written as 1e5."""
+
+    def __init__(self, kind: type[int] | type[float], **limits: float):
+        self._setting = Setting((kind,), "", limits)
+
+    def __call__(self, text: str) -> Any:
+        try:
+            return fitted(plain(text), self._setting)
+        except ValueError as allowed:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}") from None
+
+
+whole = Number(int)
+positive = Number(int, low=1)
+seed = Number(int, low=0, high=2**32 - 1)
+share = Number(float, low=0, high=1)
+above_zero = Number(float, above=0)
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -89,25 +73,22 @@ def parser(
     group = parser.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
     add = group.add_argument
     game = f"pong; with --env-id: {OWN}, general settings" if OWN in hyperparams else "pong"
-    options = (
-        add("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda"),
-        add("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)"),
-        add("--game", metavar="G", help=f"hyperparameters: {', '.join(hyperparams)} (default: {game})"),
-        add("--env-id", metavar="ID", help="gymnasium id of another environment; module:id imports the module first"),
-        add("--seed", metavar="N", type=seed, help="seed of all random generators (default: 1)"),
-        add("--config", metavar="FILE", type=Path, help="JSON file of hyperparameters and options, such as a run's"),
-        add("--set", metavar="FIELD=VALUE", action="append", help="change a hyperparameter; --set help explains them"),
-        add("--stop-after", metavar="STEPS", type=positive, help="stop at this agent step (default: max_steps)"),
-        add("--time-limit", metavar="SECONDS", type=positive, help="stop the process after this time (default: none)"),
-        add("--resume", metavar="RUN", help="resume a run, given by its folder or the folder's name"),
-        add("--init", metavar="MODEL", help="start with the weights of this run or model, such as models/pong"),
-        add("--runs-dir", metavar="DIR", type=Path, help="folder of the runs (default: runs/)"),
-        add("--evaluate-every", metavar="STEPS", type=positive, help="agent steps between evaluations of ten episodes"),
-        add("--record-every", metavar="N", type=positive, help="record every N-th training episode as a video"),
-        add("--quiet", action="store_true", help="hide the progress bars and lines about episodes"),
-        add("--track", choices=tuple(tracking.TRACKERS), help="send the run to this tracker as well"),
-    )
-    parser.common = frozenset(option.dest for option in options)
+    add("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda")
+    add("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)")
+    add("--game", metavar="G", help=f"hyperparameters: {', '.join(hyperparams)} (default: {game})")
+    add("--env-id", metavar="ID", help="gymnasium id of another environment; module:id imports the module first")
+    add("--seed", metavar="N", type=seed, help="seed of all random generators (default: 1)")
+    add("--config", metavar="FILE", type=Path, help="JSON file of hyperparameters and options, such as a run's")
+    add("--set", metavar="FIELD=VALUE", action="append", help="change a hyperparameter; --set help explains them")
+    add("--stop-after", metavar="STEPS", type=positive, help="stop at this agent step (default: max_steps)")
+    add("--time-limit", metavar="SECONDS", type=positive, help="stop the process after this time (default: none)")
+    add("--resume", metavar="RUN", help="resume a run, given by its folder or the folder's name")
+    add("--init", metavar="MODEL", help="start with the weights of this run or model, such as models/pong")
+    add("--runs-dir", metavar="DIR", type=Path, help="folder of the runs (default: runs/)")
+    add("--evaluate-every", metavar="STEPS", type=positive, help="agent steps between evaluations of ten episodes")
+    add("--record-every", metavar="N", type=positive, help="record every N-th training episode as a video")
+    add("--quiet", action="store_true", help="hide the progress bars and lines about episodes")
+    add("--track", choices=tuple(tracking.TRACKERS), help="send the run to this tracker as well")
     return parser
 
 
@@ -184,7 +165,18 @@ def run_tool(doc: str | None) -> Parser:
     return parser
 
 
-def main(train: Train, parser: Parser, script: str) -> None:
+def quotient(option: str, whole: int, part: int) -> int:
+    """Return whole / part, for an option that has to divide a batch.
+
+    Raises:
+        UsageError: if part does not divide whole.
+    """
+    if whole % part:
+        raise UsageError(f"{option} {part} does not divide the batch of {whole}; give one of {divisors(whole)}")
+    return whole // part
+
+
+def main(train: Callable[[Any, RunOptions], State], parser: Parser, script: str) -> None:
     """Parse the command line, seed, train, and exit.
 
     The exit code is 0 if the run was solved, reached a limit or was ended by its script. It is 2 for a UsageError, 1
@@ -199,8 +191,6 @@ def main(train: Train, parser: Parser, script: str) -> None:
         params, args = resolve(parser, None, script)
         prepare(args.seed)
         state = train(params, args)
-        if not isinstance(state, State):
-            raise TypeError(f"train returned {state!r}; its last line has to be: return engine.run(...)")
         stopped: str = state.stopped  # type: ignore[attr-defined]  # see setup_ignite
         sys.exit(EXIT_CODES[stopped])
 
@@ -209,10 +199,7 @@ def main(train: Train, parser: Parser, script: str) -> None:
 def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
     """Turn usage errors, faults and Ctrl-C into a short message on standard error and an exit code.
 
-    Close all environments that are still open.
-
-    Args:
-        stopped: message after Ctrl-C.
+    Close all environments that are still open. After Ctrl-C, the message is `stopped`.
     """
     start_console()
     try:
@@ -225,7 +212,11 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
             _exit(f"error: {fault}", fault.exit_code, error)
         if not isinstance(error, OSError):
             raise
-        _exit(f"error: {_described(error)}", Fault.exit_code, error)
+        what = str(error.strerror or error) + (f": {error.filename}" if error.filename else "")
+        advice = "To go on, make room; then resume the run, or start again" if error.errno in files.FULL_DISK else ""
+        if isinstance(error, FileNotFoundError):
+            advice = "If this file or its folder was deleted or moved, put it back"
+        _exit(f"error: {what}. Files that were saved before are kept. {advice}".rstrip(". "), Fault.exit_code, error)
     except Interrupted as error:
         advice = "--resume with the run's folder continues it, or starts it again if it has no checkpoint"
         _exit(f"Interrupted before learning began; {advice}.", error.exit_code)
@@ -246,15 +237,6 @@ def _report_thread(args: threading.ExceptHookArgs) -> None:
     """Print the error of a thread, except TensorBoard's writer: the next write raises the error again."""
     if not (isinstance(args.exc_value, OSError) and type(args.thread).__module__.startswith("tensorboard.")):
         threading.__excepthook__(args)
-
-
-def _described(error: OSError) -> str:
-    """Return what failed, whether files are kept, and what to do about it if that is known."""
-    what = str(error.strerror or error) + (f": {error.filename}" if error.filename else "")
-    if isinstance(error, FileNotFoundError):
-        return f"{what}. If it or its folder was deleted or moved, put it back"
-    advice = ". To go on, make room; then resume the run, or start again" if error.errno in files.FULL_DISK else ""
-    return f"{what}. Files that were saved before are kept{advice}"
 
 
 def _exit(message: str, code: int, error: BaseException | None = None) -> NoReturn:

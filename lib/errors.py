@@ -1,7 +1,5 @@
 """Errors that end a run with a one-line message and an exit code."""
 
-import math
-
 
 class UsageError(Exception):
     """A request that cannot be met. The message says what was given, what is allowed and what to do."""
@@ -10,12 +8,7 @@ class UsageError(Exception):
 
 
 class Fault(Exception):
-    """A failure such as a full disk, a damaged file or a loss that is not finite. The message says what to do.
-
-    Args:
-        message: text for the user.
-        exit_code: exit code of a run that ends with it.
-    """
+    """A failure such as a full disk, a damaged file or a loss that is not finite. The message says what to do."""
 
     exit_code = 1
 
@@ -39,5 +32,4 @@ def counted(noun: str, first: int, last: int) -> str:
 
 def divisors(number: int, least: int = 1) -> str:
     """List the divisors of a number that are at least `least`, for an error message."""
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return ", ".join(str(n) for n in sorted({*small, *(number // n for n in small)}) if n >= least)
+    return ", ".join(str(n) for n in range(least, number + 1) if number % n == 0)

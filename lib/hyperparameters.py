@@ -8,61 +8,53 @@ import contextlib
 import dataclasses
 import logging
 import math
+import operator
 import re
 import shutil
 import textwrap
-import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from types import UnionType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from lib.errors import UsageError, divisors
+from lib.errors import divisors
 
 log = logging.getLogger(__name__)
 
-HELP = "help"  # value of --set that explains the fields
+LONGEST_RUN_NAME = 60  # characters of run_name
 # Types of fields that are checked, as messages name them.
-CHECKED = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a finite number",
-    str: "text",
-}
+CHECKED = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
+LIMITS = {"low": ("at least", operator.ge), "above": ("above", operator.gt), "high": ("at most", operator.le)}
 
 
 class Setting(NamedTuple):
-    """What is known of a field or an option: its types, its meaning, and limits of its value.
-
-    `above` is no value itself, but `low` and `high` are.
-    """
+    """What is known of a field or an option: its types, its meaning, and its limits, by their names in LIMITS."""
 
     types: tuple[Any, ...]
-    meaning: str = ""
-    low: float | None = None
-    above: float | None = None
-    high: float | None = None
-
-
-_settings_by_class: dict[type, dict[str, Setting]] = {}
+    meaning: str
+    limits: Mapping[str, float]
 
 
 def setting(meaning: str, default: Any = dataclasses.MISSING, **limits: float) -> Any:
-    """Return a field of hyperparameters. Without a default, it is required. See Setting for the limits."""
-    return dataclasses.field(default=default, metadata={"meaning": meaning, **limits})
+    """Return a field of hyperparameters. Without a default, it is required. See LIMITS for the limits."""
+    return dataclasses.field(default=default, metadata={"meaning": meaning, "limits": limits})
+
+
+_settings_by_class: dict[type, dict[str, Setting]] = {}
 
 
 def settings_of(kind: type) -> dict[str, Setting]:
     """Return the settings of a class's fields. A subclass may change a default without repeating the rest."""
     if kind not in _settings_by_class:
         hints = typing.get_type_hints(kind)
-        settings = {}
-        for name in (field.name for field in dataclasses.fields(kind)):
-            fields = (vars(base).get("__dataclass_fields__", {}).get(name) for base in kind.__mro__)
-            metadata: Mapping[str, Any] = next((field.metadata for field in fields if field and field.metadata), {})
-            is_union = isinstance(hints[name], types.UnionType)
-            settings[name] = Setting(typing.get_args(hints[name]) if is_union else (hints[name],), **metadata)
+        settings: dict[str, Setting] = {}
+        for base in reversed(kind.__mro__):
+            for name, field in getattr(base, "__dataclass_fields__", {}).items():
+                types = typing.get_args(hints[name]) if isinstance(hints[name], UnionType) else (hints[name],)
+                if field.metadata or name not in settings:
+                    settings[name] = Setting(types, field.metadata.get("meaning", ""), field.metadata.get("limits", {}))
         _settings_by_class[kind] = settings
     return _settings_by_class[kind]
 
@@ -74,7 +66,7 @@ def fitted(value: Any, setting: Setting) -> Any:
         ValueError: if the value has another type or is out of range. The message says what is allowed. Types that are
             not in CHECKED, which fields of a subclass may have, are not checked.
     """
-    (needed, *others), _, low, above, high = setting
+    (needed, *others), _, limits = setting
     if needed not in CHECKED or (value is None and others):
         return value
     if isinstance(value, np.generic):
@@ -83,20 +75,11 @@ def fitted(value: Any, setting: Setting) -> Any:
         value = float(value)
     elif needed is int and type(value) is float and value.is_integer():  # such as 1e5
         value = int(value)
-    if needed is int and type(value) is int and value >= 2**63:
-        high = 2**63 - 1  # for numpy and torch
-    fits = (
-        type(value) is needed
-        and (needed is not float or math.isfinite(value))
-        and (low is None or value >= low)
-        and (above is None or value > above)
-        and (high is None or value <= high)
-    )
-    if fits:
+    is_right = type(value) is needed and (needed is not float or math.isfinite(value))
+    if is_right and all(LIMITS[name][1](value, number) for name, number in limits.items()):
         return value
-    limits = ((low, "at least"), (above, "above"), (high, "at most"))
-    limit = " and ".join(f"{words} {number}" for number, words in limits if number is not None)
-    raise ValueError(", ".join([CHECKED[needed], *([limit] if limit else []), *(["or none"] if others else [])]))
+    limit = " and ".join(f"{LIMITS[name][0]} {number}" for name, number in limits.items())
+    raise ValueError(", ".join(filter(None, (CHECKED[needed], limit, "or none" if others else ""))))
 
 
 def require(condition: bool, params: object, name: str, allowed: str) -> None:
@@ -142,8 +125,9 @@ class RunParameters:
 
     def check(self) -> None:
         """Raise ValueError if fields do not fit together."""
-        allowed = "1 to 100 letters, digits, '.', '_' and '-', because it names a folder"
-        require(re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.run_name) is not None, self, "run_name", allowed)
+        allowed = f"1 to {LONGEST_RUN_NAME} letters, digits, '.', '_' and '-', because it names a folder"
+        is_name = re.fullmatch(r"[A-Za-z0-9._-]+", self.run_name) and len(self.run_name) <= LONGEST_RUN_NAME
+        require(bool(is_name), self, "run_name", allowed)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -173,11 +157,7 @@ class Hyperparameters(RunParameters):
         return self.replay_initial
 
     def steps_per_update(self, envs: int = 1) -> int:
-        """Return the agent steps between two updates: `learn_every`, rounded up to a multiple of the environments.
-
-        Args:
-            envs: number of environments that step together.
-        """
+        """Return the agent steps between two updates: `learn_every`, rounded up to a multiple of the environments."""
         return envs * math.ceil(self.learn_every / envs)
 
     def without_epsilon(self) -> Self:
@@ -229,8 +209,6 @@ class PPOHyperparameters(RunParameters):
     def check(self) -> None:
         super().check()
         batch = self.envs * self.rollout
-        sizes = f"such that envs * rollout is between 2 and 1e9 (envs is {self.envs})"
-        require(2 <= batch <= 10**9, self, "rollout", sizes)
         allowed = f"a divisor of envs * rollout, {batch}: one of {divisors(batch, least=2)}"
         require(batch % self.minibatch == 0, self, "minibatch", allowed)
 
@@ -278,25 +256,17 @@ class FastPPOHyperparameters(PPOHyperparameters):
 def as_hyperparameters(params: object) -> RunParameters:
     """Return hyperparameters themselves, or those of a namespace with the book's fields, after a check.
 
-    Args:
-        params: hyperparameters, or any object with their values as attributes, such as the second edition's
-            SimpleNamespace. Other attributes are ignored.
+    Other attributes of a namespace are ignored.
 
     Raises:
-        ValueError: if a field is missing or out of range.
+        TypeError: if a field is missing.
+        ValueError: if a field is out of range.
     """
     if isinstance(params, RunParameters):
         params.check()
         return params
-    fields = dataclasses.fields(Hyperparameters)
-    missing = [
-        field.name for field in fields if field.default is dataclasses.MISSING and not hasattr(params, field.name)
-    ]
-    if missing:
-        raise ValueError(f"the hyperparameters, a {type(params).__name__}, lack {', '.join(missing)}")
-    return Hyperparameters(
-        **{field.name: getattr(params, field.name) for field in fields if hasattr(params, field.name)}
-    )
+    fields = settings_of(Hyperparameters)
+    return Hyperparameters(**{name: value for name, value in vars(params).items() if name in fields})
 
 
 def plain(text: str) -> object:
@@ -308,22 +278,6 @@ def plain(text: str) -> object:
         with contextlib.suppress(ValueError):
             return kind(text)
     return text
-
-
-def assigned(kind: type[RunParameters], assignments: Sequence[str]) -> dict[str, Any]:
-    """Return the values of the "field=value" texts of --set, except for HELP. The fields refuse wrong values.
-
-    Raises:
-        UsageError: if a field is unknown, or a text has no value.
-    """
-    values: dict[str, Any] = {}
-    for assignment in (each for each in assignments if each != HELP):
-        name, equals, text = assignment.partition("=")
-        settings = settings_of(kind)
-        if not equals or name not in settings:
-            raise UsageError(f"--set takes FIELD=VALUE, not {assignment!r}; the fields are {', '.join(settings)}")
-        values[name] = text if settings[name].types == (str,) else plain(text)
-    return values
 
 
 def explain(params: RunParameters) -> str:
@@ -396,19 +350,19 @@ _PPO_GAMES: dict[str, dict[str, Any]] = {
     "freeway": {"env_name": "FreewayNoFrameskip-v4", "stop_reward": 30.0},
     OWN: {"env_name": "", "stop_reward": None},
 }
-_FASTER_ON_PONG: dict[str, Any] = {
-    "gamma": 0.98,
-    "entropy_final": 0.0005,
-    "kl_target": 0.02,
-    "kl_target_final": 0.002,
-    "learning_rate_max": 0.01,
-    "learning_rate_max_final": 0.0005,
-    "anneal_steps": 500_000,
-}
 
 # 01_ppo.py
 PPO_HYPERPARAMS = {name: PPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}
 
 # 02_ppo_fast.py and 03_ppo_actors.py
 PPO_FAST_HYPERPARAMS = {name: FastPPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}
-PPO_FAST_HYPERPARAMS["pong"] = dataclasses.replace(PPO_FAST_HYPERPARAMS["pong"], **_FASTER_ON_PONG)
+PPO_FAST_HYPERPARAMS["pong"] = dataclasses.replace(
+    PPO_FAST_HYPERPARAMS["pong"],
+    gamma=0.98,
+    entropy_final=0.0005,
+    kl_target=0.02,
+    kl_target_final=0.002,
+    learning_rate_max=0.01,
+    learning_rate_max_final=0.0005,
+    anneal_steps=500_000,
+)

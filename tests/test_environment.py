@@ -1,10 +1,9 @@
 """Scripts and tools that are started without the environment: one line instead of a traceback."""
 
 import os
-import shutil
+import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -29,16 +28,6 @@ def start_bare(*arguments, cwd):
     return process.returncode, process.stderr
 
 
-@pytest.fixture
-def checkout(tmp_path):
-    """A checkout without .venv, with the files that are imported before the first package."""
-    project = tmp_path / "checkout"
-    shutil.copytree(PROJECT / "lib", project / "lib", ignore=shutil.ignore_patterns("__pycache__"))
-    for folder in ("chapter09", "examples"):
-        shutil.copytree(PROJECT / folder, project / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    return project
-
-
 @pytest.mark.parametrize(
     ("variables", "turns"),
     [({}, "20000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "None")],
@@ -56,35 +45,22 @@ def test_torchs_threads_do_not_wait_long_in_a_loop_unless_the_user_says_so(varia
 def test_without_packages_a_program_ends_in_one_line(program):
     code, errors = start_bare(f"./{program.name}", "--help", cwd=PROJECT / program.parent)
     assert code == 2
-    assert errors.startswith("error: ")
+    assert re.match(r"error: \w+ is not installed for ", errors)
     assert errors.count("\n") == 1
-    assert "is not installed" in errors
+    assert f"`make train` in {PROJECT}" in errors
+    assert f"source {PROJECT}/.venv/bin/activate" in errors
 
 
-@pytest.mark.parametrize("arguments", [("chapter09/01_baseline.py",), ("-m", "examples.snake")], ids=str)
-def test_the_line_says_how_to_get_the_environment(checkout, arguments):
-    code, errors = start_bare(*arguments, cwd=checkout)
-    assert (code, errors.count("\n")) == (2, 1)
-    assert f"`make train` in {checkout}" in errors
-    python = checkout / ".venv/bin/python"
-    python.parent.mkdir(parents=True)
-    python.touch()
-    code, errors = start_bare(*arguments, cwd=checkout)
-    assert (code, errors.count("\n")) == (2, 1)
-    assert f"source {python.parent}/activate" in errors
-
-
-def test_an_old_python_is_reported(checkout):
+def test_an_old_python_is_reported():
     statement = "import sys; sys.version_info = (3, 10, 12); import lib"
-    code, errors = start_bare("-c", statement, cwd=checkout)
+    code, errors = start_bare("-c", statement, cwd=PROJECT)
     assert (code, errors.count("\n")) == (2, 1)
     assert "Python 3.10, and 3.11 or newer is needed" in errors
 
 
-def test_a_mistake_in_a_program_keeps_its_traceback(checkout):
-    script = Path(checkout, "chapter09", "typo.py")
-    script.write_text("import sys\nsys.path.append('..')\nimport lib\nimport no_such_module\n")
-    code, errors = start_bare(script.name, cwd=script.parent)
+def test_a_mistake_in_a_program_keeps_its_traceback(tmp_path):
+    program = f"import sys\nsys.path.append({str(PROJECT)!r})\nimport lib\nimport no_such_module\n"
+    code, errors = start_bare("-c", program, cwd=tmp_path)
     assert code == 1
     assert errors.startswith("Traceback")
     assert "no_such_module" in errors

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lib.errors import UsageError
 from lib.hyperparameters import (
     FAST_HYPERPARAMS,
     HYPERPARAMS,
@@ -14,8 +13,8 @@ from lib.hyperparameters import (
     PPO_HYPERPARAMS,
     Hyperparameters,
     as_hyperparameters,
-    assigned,
     explain,
+    plain,
 )
 
 BOOK = {
@@ -43,19 +42,12 @@ def test_pong_has_the_books_hyperparameters_and_every_game_its_run_name():
         assert [params.run_name for params in table.values()] == list(table)
 
 
-def test_a_field_can_be_assigned_and_the_table_is_unchanged():
-    params = dataclasses.replace(HYPERPARAMS["pong"])
-    params.batch_size *= 3
-    assert (params.batch_size, HYPERPARAMS["pong"].batch_size) == (96, 32)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
         ("batch_size", 0, "batch_size is 0; it has to be a whole number, at least 1"),
         ("batch_size", "32", "batch_size is '32'; it has to be a whole number"),
         ("replay_size", 1e5 + 0.5, "replay_size is 100000.5; it has to be a whole number"),
-        ("replay_size", 2**63, "it has to be a whole number, at least 1 and at most 9223372036854775807"),
         ("replay_size", True, "replay_size is True; it has to be a whole number"),
         pytest.param("gamma", 1.5, "gamma is 1.5; it has to be a finite number, at least 0 and at most 1", id="gamma"),
         ("learning_rate", float("nan"), "learning_rate is nan; it has to be a finite number, above 0"),
@@ -71,15 +63,17 @@ def test_an_assignment_that_is_refused_leaves_the_object_as_it_was(name, value, 
 
 
 def test_an_unknown_field_cannot_be_assigned():
-    params = dataclasses.replace(HYPERPARAMS["pong"])
     with pytest.raises(AttributeError, match="there is no field 'gama'; choose one of env_name, "):
-        params.gama = 0.9
+        HYPERPARAMS["pong"].gama = 0.9
 
 
 def test_numbers_become_plain_ones_of_the_fields_type():
     params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=np.int64(15), gamma=np.float32(0.5))
     params.replay_size = 2e4  # type: ignore[assignment]
-    assert [repr(value) for value in (params.stop_reward, params.gamma, params.replay_size)] == ["15.0", "0.5", "20000"]
+    params.batch_size *= 3
+    values = [params.stop_reward, params.gamma, params.replay_size, params.batch_size]
+    assert list(map(repr, values)) == ["15.0", "0.5", "20000", "96"]
+    assert HYPERPARAMS["pong"].batch_size == 32
 
 
 @pytest.mark.parametrize(
@@ -89,8 +83,7 @@ def test_numbers_become_plain_ones_of_the_fields_type():
         (HYPERPARAMS, {"batch_size": 10_001}, "at most replay_initial, 10000"),
         (HYPERPARAMS, {"max_steps": 10_000}, "above replay_initial, 10000"),
         (HYPERPARAMS, {"learning_rate_final": 0.01}, "at most learning_rate, 0.0001"),
-        (HYPERPARAMS, {"run_name": "../x"}, "1 to 100 letters"),
-        (PPO_FAST_HYPERPARAMS, {"rollout": 1_000_000_007}, "envs * rollout is between 2 and 1e9"),
+        (HYPERPARAMS, {"run_name": "../x"}, "1 to 60 letters"),
         pytest.param(
             PPO_FAST_HYPERPARAMS, {"minibatch": 48}, "a divisor of envs * rollout, 1024: one of 2, 4, 8", id="minibatch"
         ),
@@ -123,30 +116,15 @@ def test_a_namespace_becomes_hyperparameters_if_it_has_the_books_fields():
     params = as_hyperparameters(book)
     assert params == dataclasses.replace(HYPERPARAMS["pong"], max_steps=params.max_steps, milestone=None)
     del book.stop_reward
-    with pytest.raises(ValueError, match="the hyperparameters, a SimpleNamespace, lack stop_reward"):
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'stop_reward'"):
         as_hyperparameters(book)
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("replay_size=1e6", 1e6),
-        ("stop_reward=-3", -3),
-        ("stop_reward=None", None),
-        ("checkpoint_replay=False", False),
-        ("run_name=5", "5"),
-        ("gamma=high", "high"),  # which the field refuses
-    ],
+    ("text", "value"), [("1e6", 1e6), ("-3", -3), ("None", None), ("False", False), ("high", "high")]
 )
 def test_texts_of_set_become_values(text, value):
-    [(_, read)] = assigned(Hyperparameters, ["help", text]).items()
-    assert (read, type(read)) == (value, type(value))
-
-
-@pytest.mark.parametrize("text", ["batchsize=3", "gamma"])
-def test_set_lists_the_fields_if_there_is_no_such_field_or_no_value(text):
-    with pytest.raises(UsageError, match=f"--set takes FIELD=VALUE, not '{text}'; the fields are env_name, stop_"):
-        assigned(Hyperparameters, [text])
+    assert (plain(text), type(plain(text))) == (value, type(value))
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -175,31 +153,23 @@ def test_the_textbook_rate_falls_linearly_to_0_at_the_last_step():
 
 
 def test_fast_ppo_is_annealed_to_its_final_values():
+    finals = {"kl_target_final": 0.01, "learning_rate_max_final": 0.1, "entropy_final": 0.02, "anneal_steps": 1000}
     first = dataclasses.replace(
-        PPO_FAST_HYPERPARAMS["pong"],
-        kl_target=0.04,
-        kl_target_final=0.01,
-        learning_rate_max=0.9,
-        learning_rate_max_final=0.1,
-        entropy=0.06,
-        entropy_final=0.02,
-        anneal_steps=1000,
+        PPO_FAST_HYPERPARAMS["pong"], kl_target=0.04, learning_rate_max=0.9, entropy=0.06, **finals
     )
-    values = {
-        steps: (now.kl_target, now.learning_rate_max, now.entropy)
-        for steps in (0, 500, 1000, 5000)
-        for now in (first.annealed(steps),)
-    }
-    assert values[0] == (0.04, 0.9, 0.06)
-    assert values[500] == pytest.approx((0.02, 0.3, 0.04))
-    assert values[1000] == values[5000] == pytest.approx((0.01, 0.1, 0.02))
-    assert first.annealed(500).rollout == first.rollout
+
+    def values(steps):
+        now = first.annealed(steps)
+        return now.kl_target, now.learning_rate_max, now.entropy
+
+    assert values(0) == (0.04, 0.9, 0.06)
+    assert values(500) == pytest.approx((0.02, 0.3, 0.04))
+    assert values(1000) == values(5000) == pytest.approx((0.01, 0.1, 0.02))
 
 
 def test_without_steps_of_its_own_the_annealing_ends_with_the_run():
     params = dataclasses.replace(PPO_FAST_HYPERPARAMS["own"], max_steps=2000)
     assert params.annealed(1000).entropy == pytest.approx(0.0055)
-    assert dataclasses.replace(params, max_steps=1000).annealed(1000).entropy == pytest.approx(0.001)
 
 
 def test_final_values_above_the_first_ones_have_no_effect():

@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument(
         "--episodes", default=100, type=cli.positive, metavar="N", help="number of episodes (default: 100)"
     )
-    parser.add_argument("--output", type=cli.writable, metavar="FILE", help="file to write instead of evaluation.json")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="file to write instead of evaluation.json")
     args = cli.run_args(parser)
     is_run = (args.run / "episodes.csv").exists()  # a published model's card quotes its evaluation.json, which stays
     is_greedy = not args.sample and not args.epsilon

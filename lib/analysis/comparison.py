@@ -12,7 +12,6 @@ import pandas as pd
 
 from lib.analysis import intervals
 from lib.analysis.run_data import Run
-from lib.run.arguments import short_number
 from lib.run.checkpoint import numbered
 from lib.run.episodes import WINDOW, Episodes, format_return
 from lib.system.log import without_folder
@@ -255,7 +254,7 @@ def _as_text(settings: Settings, name: str) -> str:
     value = settings.get(name, "")
     if isinstance(value, list):  # of a repeatable option, such as --without
         return str(sorted(value))
-    return short_number(value) if isinstance(value, float) else str(value)
+    return str(value).removesuffix(".0")
 
 
 def _index(runs: Sequence[Run]) -> pd.Index:

@@ -1,16 +1,13 @@
-"""Options of a run, and the types of options: functions that turn the text of an option into its value."""
+"""Options of a run."""
 
-import argparse
 import dataclasses
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lib.errors import UsageError, divisors
-from lib.hyperparameters import Setting, fitted, plain
+from lib.errors import UsageError
 from lib.system.files import PROJECT
 
 DEFAULT_RUNS_DIR = PROJECT / "runs"
@@ -29,15 +26,12 @@ class RunOptions:
     """Values of the common command line options, with their defaults. See `--help` of any script.
 
     Attributes:
-        seed: seed of all random generators.
-        device: device of the networks.
         stop_after: agent steps at which the run stops, warm-up included; None for the game's max_steps.
         time_limit: seconds after which the run stops; None for no limit. They count from the start of the process, or
             from setup_ignite if the script has no cli.main.
         resume: folder of the run to resume; None for a new run.
         init: folder of the run or model whose weights a new run starts with; None for random ones.
         runs_dir: folder in which a new run's folder is created.
-        quiet: hide the progress bars and the lines about episodes.
         evaluate_every: agent steps between evaluations; None for no evaluations.
         record_every: number of episodes between videos; None for no videos.
         track: key of tracking.TRACKERS; None for no tracker.
@@ -45,7 +39,7 @@ class RunOptions:
         knobs: the script's own options by name. Each can be read as an attribute, too.
         owns_process: whether cli.main runs the script: the process does nothing else, and takes --resume. A book's
             script or a notebook may do other work before and after the run.
-        changes: suffix that follows the script's name in a new run's name, see arguments.changes_in_name.
+        changes: suffix that follows the script's name in a new run's name, such as "-huber-seed2".
     """
 
     seed: int = 1
@@ -85,70 +79,17 @@ def options_of_book() -> RunOptions:
     return RunOptions(seed=torch.initial_seed() % 2**63, device=device, runs_dir=Path("runs"))
 
 
-class Number:
-    """Type of a numeric option; see hyperparameters.Setting for the limits. A whole number may be written as 1e5."""
-
-    def __init__(
-        self,
-        kind: type[int] | type[float],
-        low: float | None = None,
-        above: float | None = None,
-        high: float | None = None,
-    ):
-        self._setting = Setting((kind,), "", low, above, high)
-
-    def __call__(self, text: str) -> Any:
-        try:
-            return fitted(plain(text), self._setting)
-        except ValueError as allowed:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}") from None
-
-
-whole = Number(int)
-positive = Number(int, low=1)
-seed = Number(int, low=0, high=2**32 - 1)
-share = Number(float, low=0, high=1)
-above_zero = Number(float, above=0)
-
-
-def writable(text: str) -> Path:
-    """Parse the path of a file that can be written later, and that is no file of a run except its evaluation.json."""
-    path = Path(text)
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{path} cannot be written; give a file in a folder that exists")
-    if (path.parent / "params.json").exists() and path.name != "evaluation.json":
-        raise argparse.ArgumentTypeError(f"{path} belongs to a run and would be lost; give another file")
-    return path
-
-
 def usable_device(name: str) -> torch.device:
     """Return a device of this machine.
 
     Raises:
         UsageError: if this machine does not have the device.
     """
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda", "mps"):
-        raise UsageError(f"unknown device {name!r}; use cpu, cuda, cuda:N or mps")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    available = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        available.append("mps")
+    if ("cuda:0" if name == "cuda" else name) not in available:
         raise UsageError(
-            f"{name} asks for a GPU, and PyTorch {torch.__version__} finds {torch.cuda.device_count()} of them; use "
-            "the device cpu, which is the default"
+            f"PyTorch {torch.__version__} finds no device {name!r} on this machine; use one of {', '.join(available)}"
         )
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UsageError("mps asks for an Apple GPU, and this machine has none; use the device cpu")
-    return device
-
-
-def quotient(option: str, whole: int, part: int) -> int:
-    """Return whole / part, for an option that has to divide a batch.
-
-    Raises:
-        UsageError: if part does not divide whole.
-    """
-    if whole % part:
-        raise UsageError(f"{option} {part} does not divide the batch of {whole}; give one of {divisors(whole)}")
-    return whole // part
+    return torch.device(name)

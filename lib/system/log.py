@@ -1,7 +1,6 @@
 """The console: log lines between progress bars, and the commands that they show."""
 
 import logging
-import os
 import shlex
 import sys
 import threading
@@ -27,12 +26,8 @@ class Console(logging.Handler):
 def start_console() -> None:
     """Send this package's log lines to the console. A second call has no effect.
 
-    Characters that the console's encoding lacks are written as escapes. Streams that were closed when the process
-    started are redirected to /dev/null.
+    Characters that the console's encoding lacks are written as escapes.
     """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it stays open
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # not in a notebook
             stream.reconfigure(errors="backslashreplace")

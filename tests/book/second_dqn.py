@@ -36,12 +36,9 @@ if __name__ == "__main__":
     params = CHAIN
     parser = argparse.ArgumentParser()
     parser.add_argument("--cuda", default=False, action="store_true", help="Enable cuda")
-    parser.add_argument("--without", help="field to leave out")
     parser.add_argument("-n", type=int, default=2)
     args = parser.parse_args()
     device = torch.device("cuda" if args.cuda else "cpu")
-    if args.without:
-        delattr(params, args.without)
     params.batch_size *= 2
 
     env = gym.make(params.env_name)

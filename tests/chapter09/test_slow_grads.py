@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lib import cli, common, dqn_model
+from lib.run.arguments import resolve
 from running import PROJECT
 
 
@@ -17,7 +18,7 @@ class _Enough(Exception):
 def test_only_00_slow_grads_records_a_graph_while_acting(monkeypatch, tmp_path, script, recorded):
     module = runpy.run_path(str(PROJECT / "chapter09" / f"{script}.py"))
     options = ["--env-id", "fakes:Chain-v0", "--set", "replay_initial=40", "--runs-dir", str(tmp_path), "--quiet"]
-    params, args = cli.resolve(cli.parser(""), options, script)
+    params, args = resolve(cli.parser(""), options, script)
     forward, acting = dqn_model.DQN.forward, []
 
     def watched(net, states):

@@ -40,9 +40,7 @@ def test_seed_and_epsilon_decide_what_is_played(answer, original_run, tmp_path):
     assert returns("--seed", 1, "--epsilon", 1.0) != greedy
 
 
-def test_files_of_runs_and_models_are_not_overwritten(answer, refused, trained_run):
-    message = refused(EVALUATE, trained_run, *SHOWN, "--output", trained_run / "params.json")
-    assert "params.json belongs to a run and would be lost; give another file" in message
+def test_the_evaluation_of_a_model_is_not_overwritten(answer, trained_run):
     (trained_run / "episodes.csv").unlink()  # as in a published model
     (trained_run / "evaluation.json").write_text("{}")
     answer(EVALUATE, trained_run, *SHOWN, "--episodes", 1)
