@@ -190,10 +190,8 @@ class _FixedNoOps:
 def reset_with_no_ops(env: gym.Env, no_ops: int) -> Any:
     """Reset an Atari game without a seed, and start the episode with a given number of no-op actions.
 
-    The number stays fixed for later resets, until one of them has a seed. A game without no-ops gets them, too.
-
-    Returns:
-        The first observation of the episode.
+    The number stays fixed for later resets, until one of them has a seed. A game without no-ops gets them, too. The
+    first observation of the episode is returned.
     """
     emulator: Any = env.unwrapped
     emulator.np_random = _FixedNoOps(no_ops)

@@ -21,15 +21,11 @@ log = logging.getLogger(__name__)
 
 
 def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
-    """Call code of an environment. Its errors get the environment's name as a note.
-
-    Args:
-        describe: function that names the environment.
-        call: function to call.
+    """Call code of an environment. Its errors get the environment's name, which `describe` returns, as a note.
 
     Raises:
         EnvironmentFailed: in place of an error that could be mistaken for this program's own.
-        UsageError: if the function needs a package that is not installed.
+        UsageError: if the code needs a package that is not installed.
     """
     try:
         return call()

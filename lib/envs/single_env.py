@@ -19,7 +19,7 @@ from gymnasium.wrappers import (
 
 from lib.envs import observations
 from lib.envs.atari import FRAME_SKIP, SCREEN, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
-from lib.envs.checked_env import CheckedEnv, close_all, guarded, wrappers
+from lib.envs.checked_env import CheckedEnv, guarded, wrappers
 from lib.envs.frames import ContiguousFrameStack, FrameStack
 from lib.envs.masks import AppendMask, TakeMask
 from lib.envs.observations import ObservationKind
@@ -65,7 +65,7 @@ def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None)
 
 
 def wrapped(env: gym.Env, env_id: str, tweaked: bool = False, masked: bool | None = None) -> DiscreteEnv:
-    """Add the wrappers of this project to an environment of `make_plain_env`. It is closed if that fails.
+    """Add the wrappers of this project to an environment of `make_plain_env`.
 
     Args:
         env_id, tweaked: see make_env.
@@ -74,28 +74,18 @@ def wrapped(env: gym.Env, env_id: str, tweaked: bool = False, masked: bool | Non
     Raises:
         UsageError: see make_env.
     """
-    try:
-        return cast(
-            DiscreteEnv,
-            _wrapped_game(env, env_id, tweaked) if is_atari(env) else _wrapped(env, env_id, tweaked, masked),
-        )
-    except BaseException:
-        close_all([env])
-        raise
-
-
-def _wrapped(env: gym.Env, env_id: str, tweaked: bool, masked: bool | None) -> gym.Env:
+    if is_atari(env):
+        return cast(DiscreteEnv, _wrapped_game(env, env_id, tweaked))
     if env_id != without_options(env_id):
         raise UsageError(f"{env_id!r} has options of Atari's preprocessing, but is not an Atari game; leave them out")
+    env = CheckedEnv(env, env_id)
     if not isinstance(env.action_space, spaces.Discrete):
         raise UsageError(
             f"{env_id} has the action space {env.action_space}; DQN and PPO choose among finitely many actions, so it "
             "has to be Discrete(n). gymnasium's TransformAction converts it: "
             "TransformAction(env, lambda action: TABLE[action], Discrete(len(TABLE)))"
         )
-    counted_from_zero = env.action_space.start == 0
-    env = CheckedEnv(env, env_id)
-    mask = TakeMask(env if counted_from_zero else ActionsFromZero(env))
+    mask = TakeMask(env if env.action_space.start == 0 else ActionsFromZero(env))
     env, kind = observations.prepare(RecordEpisodeStatistics(mask), env_id)
     if masked is None:
         with undisturbed():  # its reset may seed the global generators
@@ -106,10 +96,10 @@ def _wrapped(env: gym.Env, env_id: str, tweaked: bool, masked: bool | None) -> g
         env = observations.noted(ResizeObservation(env, (SCREEN, SCREEN)), f"resized to {SCREEN} x {SCREEN} by area")
     if mask.masked:
         env = observations.noted(AppendMask(env, mask), "the action mask appended; see lib/envs/masks.py")
-    if kind is not ObservationKind.IMAGE:
-        return env
-    stacked = ContiguousFrameStack(env) if tweaked else FrameStack(env)
-    return observations.noted(stacked, "the last four frames; at first, copies of the first one")
+    if kind is ObservationKind.IMAGE:
+        stacked = ContiguousFrameStack(env) if tweaked else FrameStack(env)
+        env = observations.noted(stacked, "the last four frames; at first, copies of the first one")
+    return cast(DiscreteEnv, env)
 
 
 def _wrapped_game(env: gym.Env, env_id: str, tweaked: bool) -> gym.Env:
@@ -185,7 +175,7 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         env = _make(env_id, options)
     modes = env.metadata.get("render_modes", [])
     if render_mode is not None and render_mode not in modes:
-        close_all([env])
+        env.close()
         raise UsageError(
             f"{env_id} cannot be shown: its render_modes are {modes}, and {render_mode!r} is not one of them"
         )

@@ -20,6 +20,7 @@ from gymnasium.wrappers import (
 
 import fakes
 from lib.envs.atari import NOOP_MAX
+from lib.envs.checked_env import closing
 from lib.envs.single_env import make_env, reward_threshold
 from lib.envs.vector_env import make_vector_env
 from lib.errors import EnvironmentFailed, UsageError
@@ -128,7 +129,9 @@ def test_an_atari_game_may_record_its_own_statistics(register):
 
 
 @pytest.mark.parametrize("breaks", ["space", "reset"])
-def test_an_error_of_close_does_not_hide_the_first_error(register, caplog, breaks):
+def test_an_environment_that_cannot_be_used_is_closed_and_an_error_of_that_does_not_hide_the_first(
+    register, caplog, breaks
+):
     class Broken(fakes.Counting):
         def __init__(self):
             super().__init__()
@@ -142,7 +145,8 @@ def test_an_error_of_close_does_not_hide_the_first_error(register, caplog, break
             raise AttributeError("no viewer")
 
     register("Broken-v0", Broken)
-    with pytest.raises((UsageError, EnvironmentFailed), match="finitely many" if breaks == "space" else "no level"):
+    wrong = (UsageError, EnvironmentFailed)
+    with pytest.raises(wrong, match="finitely many" if breaks == "space" else "no level"), closing():
         make_env("Broken-v0")
     assert "no viewer" in caplog.text
 
@@ -176,6 +180,7 @@ def test_actions_are_counted_from_0():
 
 
 DRAW = """
+from lib.envs.checked_env import closing
 from lib.envs.single_env import make_env
 env = make_env("CartPole-v1", render_mode="rgb_array")
 env.reset()
