@@ -132,7 +132,7 @@ def _has_channels_last(space: spaces.Box) -> bool:
 def _is_image(space: spaces.Box, channels: int) -> bool:
     """Return whether a Box of the size of an image holds colours or shades, not the cells of a grid."""
     low, high = float(space.low.min()), float(space.high.max())
-    return high == 255 or (channels == 3 and low < high and max(-low, high) < UNBOUNDED)
+    return low < high and max(-low, high) < UNBOUNDED and (high == 255 or channels == 3)
 
 
 def _channels_first(observation: np.ndarray, channels_last: bool) -> np.ndarray:
