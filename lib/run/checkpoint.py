@@ -199,15 +199,10 @@ def save(content: Mapping[str, Any], file: Path) -> None:
     """
     if not all(bool(torch.isfinite(weights).all()) for weights in content["net"].values()):
         raise Fault(f"the network's weights are not finite, so {file} was not saved; use an earlier checkpoint")
-    temporary = file.with_name(f"{file.name}.tmp")
     try:
-        with temporary.open("wb") as stream:
+        with files.replacing(file) as stream:
             torch.save(content, stream)
-            files.sync(stream)
-        temporary.replace(file)
-        files.sync_folder(file.parent)
     except (OSError, RuntimeError) as error:
-        temporary.unlink(missing_ok=True)
         # torch reports a full disk as a RuntimeError, whose context is the OSError.
         cause = error.__context__ if isinstance(error.__context__, OSError) else error
         raise Fault(
@@ -261,8 +256,6 @@ class Checkpoints:
     INTERVAL: ClassVar[float] = 300.0  # seconds between two checkpoints, if an iteration does not take longer
 
     def __post_init__(self) -> None:
-        for leftover in self.folder.glob("*.tmp"):  # of a process that was killed
-            leftover.unlink()
         self._saved_at = max((step for step, _ in numbered(self.folder, "step")), default=0)  # agent steps
         self._saved_when = since_process_start()
 

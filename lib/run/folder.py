@@ -84,12 +84,12 @@ class RunFolder:
             if not options.resume:
                 write_json(self.path / "params.json", describe(script, params, options, net))
         except BaseException:
-            self.leave(is_new=not options.resume)
+            self.leave(is_refused=True)
             raise
 
     def add_session(self) -> None:
         """Add this process to the sessions of a resumed run, and remove unfinished files of processes before it."""
-        for leftover in (*self.path.glob(".*.tmp"), *self.path.glob("videos/episode*.part.webm")):
+        for leftover in (*self.path.rglob(".*.tmp"), *self.path.glob("videos/episode*.part.webm")):
             leftover.unlink()
         recorded, current = read_params(self.path), session(self._options)
         last = recorded["sessions"][-1]
@@ -101,9 +101,9 @@ class RunFolder:
             )
         write_json(self.path / "params.json", recorded | {"sessions": [*recorded["sessions"], current]})
 
-    def leave(self, is_new: bool) -> None:
-        """Release the lock after an error, and remove the folder if the run is new and has not played."""
-        if is_new:
+    def leave(self, is_refused: bool) -> None:
+        """Release the lock after an error, and remove the folder of a new run that is refused before it plays."""
+        if is_refused and not self._options.resume:
             shutil.rmtree(self.path, ignore_errors=True)
         self.close()
 

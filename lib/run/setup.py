@@ -86,12 +86,10 @@ def setup_ignite(
     opened: list[Closable] = [source]
     with ExitStack() as undo:  # a run that is refused leaves nothing open, no new folder, and the files of an old one
         folder = RunFolder(run_name, params, options, net)
-        undo.push(lambda kind, error, trace: folder.leave(is_new=isinstance(error, Exception) and not options.resume))
+        undo.push(lambda kind, error, trace: folder.leave(is_refused=isinstance(error, Exception)))
         undo.callback(lambda: close_all(opened))
         log.info("Run folder: %s", folder.path)
-        stopper = Stopper(
-            lambda: source.steps_done, options.stop_after or params.max_steps, time_limit, saves=save is not None
-        )
+        stopper = Stopper(lambda: source.steps_done, options.stop_after or params.max_steps, time_limit)
         source.stop_asked = stopper.should_stop
         steps, stopped = stopper.steps, stopper.interrupted
         periodic: PeriodicEvaluation | None = None
@@ -135,11 +133,8 @@ def setup_ignite(
 
         # Handlers of an event run in the order in which they are attached.
         register_events(engine)
-        loop: dict[str, Stateful] = {
-            "iteration": Iteration(engine),
-            "average": board.average,
-            "random": RandomState(options.device),
-        }
+        random_state = RandomState(options.device)
+        loop: dict[str, Stateful] = {"iteration": Iteration(engine), "average": board.average, "random": random_state}
         if periodic is not None:
             loop["evaluations"] = periodic
         state.attach(engine, loop, board.flush)
@@ -264,8 +259,7 @@ class Run:
                 close_all(self.opened)
             if self.episodes.count and not is_urgent:
                 draw_or_warn(self.folder.path, self.params.stop_reward)
-            is_refused = isinstance(error, UsageError) and not self.episodes.steps and not self.options.resume
-            self.folder.leave(is_new=is_refused)
+            self.folder.leave(is_refused=isinstance(error, UsageError) and not self.episodes.steps)
         raise error
 
 

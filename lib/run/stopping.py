@@ -51,7 +51,6 @@ class Stopper:
         steps: function that returns the agent steps so far.
         step_limit: agent steps at which the run stops.
         time_limit: seconds after the start of this process after which the run stops, or None for no limit.
-        saves: whether the run saves checkpoints, for the message at a signal.
 
     Attributes:
         reason: a key of EXIT_CODES as soon as the run has a reason to end, else None.
@@ -61,11 +60,10 @@ class Stopper:
     GRACE = 5.0  # seconds
     PATIENCE = 300.0  # seconds
 
-    def __init__(self, steps: Callable[[], int], step_limit: int, time_limit: float | None, saves: bool = True):
+    def __init__(self, steps: Callable[[], int], step_limit: int, time_limit: float | None):
         self.steps = steps
         self.step_limit = step_limit
         self.time_limit = time_limit
-        self.saves = saves
         self.reason: str | None = None
         self.signals: list[int] = []
         self._learning = False
@@ -174,10 +172,8 @@ class Stopper:
             self.release_signals()
             raise Interrupted(number)
         # Not by the log, because the signal may have interrupted a line of it. "^C" stands on the current line.
-        saving, without = (", then saving", ", without saving") if self.saves else ("", "")
-        message = f"\nStopping after this update{saving} ... (a second Ctrl-C stops at once{without})\n"
         with suppress(OSError):
-            os.write(2, message.encode())
+            os.write(2, b"\nStopping after this update ... (a second Ctrl-C stops at once, without saving)\n")
         signal.signal(signal.SIGINT, self._previous_handlers[signal.SIGINT])
         for other in {signal.SIGTERM, signal.SIGHUP} & self._previous_handlers.keys():
             signal.signal(other, signal.SIG_IGN)

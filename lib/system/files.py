@@ -2,6 +2,8 @@
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,8 +13,9 @@ PROJECT = Path(__file__).resolve().parents[2]
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
-def write(path: Path, content: str | bytes) -> None:
-    """Write a file atomically: the old content stays until all of the new content is on the disk.
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for writing. The old content of `path` stays until all of the new content is on the disk.
 
     Raises:
         OSError: if the file cannot be written.
@@ -20,7 +23,7 @@ def write(path: Path, content: str | bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            yield file
             sync(file)
         temporary.replace(path)
     except OSError as error:
@@ -29,6 +32,12 @@ def write(path: Path, content: str | bytes) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file atomically; see `replacing`."""
+    with replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 def sync(file: IO[Any]) -> None:

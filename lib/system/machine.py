@@ -59,8 +59,5 @@ def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
 
 def _processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if "model name" in line:
-                return line.split(":")[1].strip()
-    return platform.processor()
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())

@@ -6,7 +6,7 @@ import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
@@ -21,10 +21,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # they stop a run clea
 # Never fork this process itself: a fork of a process that uses PyTorch threads or a GPU can hang. The fork server has
 # only imported modules, so it forks quickly and safely.
 context: Any = multiprocessing.get_context("forkserver")
-
-
-class ChildLost(Fault):
-    """A child process has died, has failed or hangs. The message names the process."""
 
 
 def start_server() -> None:
@@ -75,7 +71,7 @@ class Child:
             with signals_blocked():  # in case that the server has died, and a new one is started
                 self.process.start()
         except (OSError, EOFError) as error:
-            raise ChildLost(f"{self.name} could not be started: {error!r}") from error
+            raise Fault(f"{self.name} could not be started: {error!r}") from error
         far_end.close()
 
     def hang_up(self) -> None:
@@ -128,20 +124,20 @@ def kill_child(process: Any) -> None:
 @contextmanager
 def signals_blocked() -> Iterator[None]:
     """Block SIGNALS in processes that are started in this context, so that Ctrl-C reaches only their parent."""
-    # If the resource tracker were started together with the process, it would unblock the signals.
     with _search_path_of_this_project():
-        resource_tracker.ensure_running()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        try:
+        resource_tracker.ensure_running()  # if it were started together with the process, it would unblock the signals
+        with _masked(signal.SIG_BLOCK):
             yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def signals_unblocked() -> AbstractContextManager[None]:
+    """Unblock SIGNALS within `signals_blocked`, when the processes have started."""
+    return _masked(signal.SIG_UNBLOCK)
 
 
 @contextmanager
-def signals_unblocked() -> Iterator[None]:
-    """Unblock SIGNALS within `signals_blocked`, when the processes have started."""
-    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+def _masked(how: int) -> Iterator[None]:
+    before = signal.pthread_sigmask(how, SIGNALS)
     try:
         yield
     finally:

@@ -14,11 +14,11 @@ class RandomState:
     """The global random generators of Python, numpy and torch as one object with a state_dict.
 
     Args:
-        device: device in use. If it is a GPU, its generator is included. Other GPUs are left alone.
+        devices: devices in use. The generators of GPUs among them are included; other GPUs are left alone.
     """
 
-    def __init__(self, device: torch.device | None = None):
-        self._gpu = device if device is not None and device.type in ("cuda", "mps") else None
+    def __init__(self, *devices: torch.device):
+        self._gpus = [device for device in devices if device.type in ("cuda", "mps")]
 
     def state_dict(self) -> dict[str, Any]:
         version, words, gauss = random.getstate()
@@ -28,7 +28,9 @@ class RandomState:
             "python": [version, list(words), gauss],
             "numpy": [name, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached],
             "torch": torch.get_rng_state(),
-            "cuda": [] if self._gpu is None else [_gpu_state(self._gpu)],
+            "cuda": [
+                torch.mps.get_rng_state() if gpu.type == "mps" else torch.cuda.get_rng_state(gpu) for gpu in self._gpus
+            ],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -37,32 +39,22 @@ class RandomState:
         name, keys, position, has_gauss, cached = state["numpy"]
         np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
         torch.set_rng_state(state["torch"])
-        if self._gpu is not None and state["cuda"]:  # not after a change from the CPU to a GPU
-            _set_gpu_state(state["cuda"][0], self._gpu)
-
-
-def _gpu_state(gpu: torch.device) -> torch.Tensor:
-    return torch.mps.get_rng_state() if gpu.type == "mps" else torch.cuda.get_rng_state(gpu)
-
-
-def _set_gpu_state(state: torch.Tensor, gpu: torch.device) -> None:
-    if gpu.type == "mps":
-        torch.mps.set_rng_state(state)
-    else:
-        torch.cuda.set_rng_state(state, gpu)
+        for gpu, saved in zip(self._gpus, state["cuda"], strict=False):  # there is none after a change from CPU to GPU
+            if gpu.type == "mps":
+                torch.mps.set_rng_state(saved)
+            else:
+                torch.cuda.set_rng_state(saved, gpu)
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Restore the global generators on exit, so that the block does not change the random numbers drawn after it."""
-    random_state, gpus = RandomState(), _gpus_in_use()
-    before, of_gpus = random_state.state_dict(), [_gpu_state(gpu) for gpu in gpus]
+    random_state = RandomState(*_gpus_in_use())
+    before = random_state.state_dict()
     try:
         yield
     finally:
         random_state.load_state_dict(before)
-        for gpu, state in zip(gpus, of_gpus, strict=True):
-            _set_gpu_state(state, gpu)
 
 
 def _gpus_in_use() -> list[torch.device]:

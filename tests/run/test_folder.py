@@ -50,7 +50,8 @@ def test_params_json_has_the_settings_and_the_session(tmp_path):
 
 def test_a_resumed_run_adds_its_session_and_logs_a_changed_commit(tmp_path, monkeypatch, caplog):
     run = new_run(tmp_path)
-    (run.path / ".result.json.123.tmp").touch()  # left behind by a process that was killed
+    for name in (".result.json.123.tmp", "checkpoints/.step-000000009.pt.123.tmp"):
+        (run.path / name).touch()  # left behind by a process that was killed
     for commit in (folder.current_commit(), "another"):
         assert not caplog.records
         monkeypatch.setattr(folder, "current_commit", lambda commit=commit: commit)
@@ -59,7 +60,7 @@ def test_a_resumed_run_adds_its_session_and_logs_a_changed_commit(tmp_path, monk
         again.close()
     assert "its commit was" in caplog.text
     assert len(read_params(run.path)["sessions"]) == 3
-    assert not list(run.path.glob(".*.tmp"))
+    assert not list(run.path.rglob(".*.tmp"))
 
 
 HOLDER = """
