@@ -88,7 +88,7 @@ class ActorSettings:
     @property
     def segment_size(self) -> int:
         """Upper bound on the bytes of an actor's segment: a rollout, the states at its end, and array alignment."""
-        return self.env_range(0).num_envs * Rollout.forecast(self.space, self.rollout + 1) + 2**16
+        return self.env_range(0).num_envs * Rollout.bytes_of(self.space, self.rollout + 1) + 2**16
 
     def env_range(self, index: int) -> EnvRange:
         """Return the part of the environments that an actor plays."""

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from lib.experience.stream import EnvRange, Stream
 from lib.nets.encoders import channels_last
 from lib.ppo.model import ActorCritic
-from lib.system import memory
 from lib.system.machine import torch_threads
 from lib.system.transfer import to_device
 
@@ -55,7 +54,7 @@ class Rollout:
         return self.states[:: math.ceil(len(self) / number)].flatten(0, 1)
 
     @classmethod
-    def forecast(cls, space: spaces.Box, steps: int) -> int:
+    def bytes_of(cls, space: spaces.Box, steps: int) -> int:
         """Return the bytes that `steps` steps of one environment with this observation space take."""
         state_bytes = math.prod(space.shape) * space.dtype.itemsize
         return steps * (state_bytes + cls.BYTES_BESIDE_STATE)
@@ -122,18 +121,12 @@ class Sampler(Stream):
 
     Attributes:
         clock: seconds spent in each of PARTS.
-
-    Raises:
-        UsageError: if a rollout would not fit into free memory.
     """
 
     PARTS = ("act", "environment", "store")
 
     def __init__(self, envs: VectorEnv, agent: Agent, steps: int, seed: int = 0, env_range: EnvRange | None = None):
         super().__init__(envs, seed, env_range)
-        space = envs.single_observation_space
-        assert isinstance(space, spaces.Box)
-        require_memory(space, envs.num_envs, steps)
         self.agent = agent
         self.steps = steps
 
@@ -220,30 +213,6 @@ class Sampler(Stream):
         following = torch.cat([rollout.values[1:], bootstrap_values[None]])
         truncated = rollout.ended & ~rollout.terminated
         rollout.next_values.copy_(torch.where(truncated, rollout.next_values, following))
-
-
-def require_memory(space: spaces.Box, num_envs: int, steps: int, copies: int = 1) -> None:
-    """Check that rollouts fit into free memory.
-
-    Args:
-        space: observation space of one environment.
-        num_envs: number of environments.
-        steps: steps of each environment in a rollout.
-        copies: number of rollouts in memory at the same time.
-
-    Raises:
-        UsageError: if they do not fit.
-    """
-    if copies == 1:
-        subject = f"a rollout of {steps:,} steps of {num_envs} environments needs"
-    else:
-        subject = f"{copies} copies of a rollout of {steps:,} steps of {num_envs} environments need"
-    memory.require(
-        subject,
-        steps,
-        copies * num_envs * Rollout.forecast(space, steps),
-        lambda fitting: f"use --set rollout={fitting} or less",
-    )
 
 
 def channels_first(state: np.ndarray) -> np.ndarray:

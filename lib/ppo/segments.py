@@ -17,8 +17,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import torch
-
 from lib.actors.contract import Actors
 from lib.actors.engines import start_actors
 from lib.errors import counted
@@ -29,7 +27,7 @@ from lib.experience.stream import EnvRange, snapshot_of
 from lib.ppo.actor import ActorSettings, EndedEpisode, PPOActor, Reset, Segment
 from lib.ppo.fast import FastModel
 from lib.ppo.learner import PPOLearner
-from lib.ppo.rollout import channels_first, require_memory
+from lib.ppo.rollout import channels_first
 from lib.system.clock import Stopwatch, since_process_start
 from lib.system.progress import TaskProgress
 
@@ -59,7 +57,6 @@ class Segments(ExperienceSource):
         actors: the actors, or None before the first segment is requested.
 
     Raises:
-        UsageError: if the segments do not fit into free memory.
         TypeError: if the learner's model is not a FastModel.
     """
 
@@ -75,13 +72,6 @@ class Segments(ExperienceSource):
             )
         if max_lag is not None and acting.engine == "inline":
             log.warning("Inline actors play only while the learner waits; --async does not make them faster.")
-        # Copies of a rollout in memory: two for the learner, which are the segments and their concatenation. Actors on
-        # this machine fill a third one. If they are in other processes, two more are in transit. Each further learner
-        # has its own, unless it is on a GPU.
-        copies = 2 if acting.address else 3 if acting.engine == "inline" else 5
-        if torch.device(learner.trainer.device).type == "cpu":
-            copies += learner.learners - 1
-        require_memory(acting.space, acting.envs, acting.rollout, copies)
         self.acting = acting
         self.learner = learner
         self.max_lag = max_lag

@@ -8,12 +8,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fakes import Bandit, Counting
 from lib.envs import vector_env
-from lib.errors import UsageError
 from lib.experience.stream import EnvRange
 from lib.ppo.fast import FastModel, normalise_by_first_rollout
 from lib.ppo.model import Model
-from lib.ppo.rollout import Agent, Sampler
-from lib.system import memory
+from lib.ppo.rollout import Agent, Rollout, Sampler
 from lib.system.seeds import episode_seed
 from ppo_setup import Fixed, random_rollout, vectorised
 
@@ -24,14 +22,12 @@ def fields(rollout):
     return [getattr(rollout, field.name).clone() for field in dataclasses.fields(rollout)]
 
 
-def test_a_rollout_that_would_not_fit_into_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(memory, "free", lambda: 10_000)
+def test_the_bytes_of_a_rollout():
     envs = vectorised(Counting, 2)
-    fitting = int(0.8 * 10_000 / (2 * 27))
-    with pytest.raises(UsageError, match=rf"1,000 steps of 2 .*--set rollout={fitting}"):
-        Sampler(envs, None, 1000)
-    rollout = Sampler(envs, Agent(None), fitting).empty()
-    assert sum(tensor.nbytes for tensor in vars(rollout).values()) == 2 * 27 * fitting
+    rollout = Sampler(envs, Agent(None), 100).empty()
+    assert sum(tensor.nbytes for tensor in vars(rollout).values()) == 2 * Rollout.bytes_of(
+        envs.single_observation_space, 100
+    )
 
 
 @pytest.mark.parametrize("truncates", [True, False])

@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from lib.envs import vector_env
-from lib.errors import UsageError
 from lib.experience.stream import EnvRange
 from lib.ppo import actor as actor_module
 from lib.ppo import segments as segments_module
 from lib.ppo.actor import ActorSettings, PPOActor, Segment
 from lib.ppo.fast import FastModel
 from lib.ppo.learner import PPOLearner, join_segments
-from lib.ppo.rollout import Agent, Rollout, Sampler
+from lib.ppo.rollout import Agent, Sampler
 from lib.ppo.segments import Segments
 from lib.ppo.segments import run as run_ppo
 from lib.system.shared_memory import Slots
@@ -87,7 +86,7 @@ def test_a_segment_stays_valid_while_the_next_one_is_played():
     ("env_name", "envs", "actors", "rollout"),
     [("PongNoFrameskip-v4", 8, 4, 16), ("CartPole-v1", 2, 2, 1)],
 )
-def test_the_arrays_of_a_segment_fit_into_the_forecast_size(env_name, envs, actors, rollout):
+def test_the_arrays_of_a_segment_fit_into_the_segment_size(env_name, envs, actors, rollout):
     acting = acting_of(env_name=env_name, envs=envs, actors=actors, rollout=rollout)
     segment = PPOActor(acting, 0).get_trajectory_segment()
     header, _, sizes = Slots(1, acting.segment_size).pack(segment, 0)
@@ -225,17 +224,6 @@ def test_closed_segments_continue_with_new_actors(engine):
     finally:
         whole.close()
         closed.close()
-
-
-@pytest.mark.parametrize(("engine", "learners", "copies"), [("inline", 1, 3), ("process", 1, 5), ("process", 4, 8)])
-def test_the_memory_of_actors_and_learners_is_forecast_together(monkeypatch, engine, learners, copies):
-    acting = acting_of(engine=engine)
-    needed = copies * 4 * Rollout.forecast(acting.space, 16)
-    monkeypatch.setattr("lib.system.memory.free", lambda: needed - 1)
-    learner = learner_of(acting)
-    learner.learners = learners
-    with pytest.raises(UsageError, match=rf"{copies} copies .* --set rollout=12 or less"):
-        Segments(acting, learner)
 
 
 def test_inline_actors_are_as_fast_as_one(monkeypatch):
