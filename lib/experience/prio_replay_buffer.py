@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from lib.errors import UsageError
 from lib.experience.priority_ring import LEAST_PRIORITY
 from lib.experience.sum_tree import SumTree
 
@@ -29,16 +28,9 @@ class PrioReplayBuffer:
 
     Attributes:
         beta: exponent of the importance-sampling weights.
-
-    Raises:
-        UsageError: if buf_size or prob_alpha is out of range.
     """
 
     def __init__(self, exp_source: Iterable["ExperienceFirstLast"], buf_size: int, prob_alpha: float = 0.6):
-        if buf_size < 1:
-            raise UsageError(f"buf_size is {buf_size}; it has to be at least 1")
-        if not 0.0 <= prob_alpha <= 1.0:
-            raise UsageError(f"prob_alpha is {prob_alpha}; it has to be between 0 and 1")
         self.capacity = buf_size
         self.prob_alpha = prob_alpha
         self.beta = BETA_START
@@ -75,15 +67,7 @@ class PrioReplayBuffer:
         Returns:
             The transitions, their indices (batch_size,) int64, and their importance-sampling weights (batch_size,)
             float32, of which the largest is 1.
-
-        Raises:
-            UsageError: if the buffer is empty or batch_size is below 1.
         """
-        if batch_size < 1 or not self.buffer:
-            raise UsageError(
-                f"batch_size is {batch_size} and the buffer holds {len(self.buffer)} transitions; both have to be at "
-                "least 1"
-            )
         indices = self._tree.find(self._generator.random(batch_size) * self._tree.total)
         probs = self._tree[indices] / self._tree.total
         weights = (len(self.buffer) * probs) ** -self.beta
@@ -98,26 +82,9 @@ class PrioReplayBuffer:
             batch_indices: (batch_size,) indices from `sample`.
             batch_priorities: (batch_size,) priorities. NaN and infinity are replaced. In this case the loss is not
                 finite either, which stops the run.
-
-        Raises:
-            ValueError: if the shapes differ, or a priority is not positive.
-            IndexError: if an index has no transition.
         """
-        indices, given = np.asarray(batch_indices), np.asarray(batch_priorities, np.float64)
-        priorities = np.nan_to_num(given, nan=LEAST_PRIORITY, posinf=float(np.finfo(np.float32).max))
-        if indices.shape != priorities.shape:
-            raise ValueError(
-                f"the shapes of indices {indices.shape} and priorities {priorities.shape} have to be equal"
-            )
-        if not (priorities > 0.0).all():
-            raise ValueError(
-                f"the priorities range from {priorities.min()} to {priorities.max()}; all have to be above 0"
-            )
-        if indices.size and not 0 <= indices.min() <= indices.max() < len(self.buffer):
-            raise IndexError(
-                f"the indices range from {indices.min()} to {indices.max()}; the buffer holds "
-                f"{len(self.buffer)} transitions"
-            )
-        if indices.size:
-            self._tree[indices] = priorities**self.prob_alpha
-            self._highest = max(self._highest, float(priorities.max()))
+        priorities = np.nan_to_num(
+            np.asarray(batch_priorities, np.float64), nan=LEAST_PRIORITY, posinf=float(np.finfo(np.float32).max)
+        )
+        self._tree[batch_indices] = priorities**self.prob_alpha
+        self._highest = max(self._highest, float(priorities.max()))

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from lib.dqn_extra import BETA_FRAMES, BETA_START, PrioReplayBuffer
-from lib.errors import UsageError
 
 
 class Naive:
@@ -84,37 +83,6 @@ def test_beta_rises_linearly_to_one():
     assert buffer.beta == buffer.update_beta(0) == 0.4
     assert buffer.update_beta(50_000) == pytest.approx(0.7)
     assert buffer.update_beta(200_000) == buffer.beta == 1.0
-
-
-@pytest.mark.parametrize(("options", "name"), [((0,), "buf_size is 0"), ((5, 1.5), "prob_alpha is 1.5")])
-def test_settings_out_of_range_are_refused(options, name):
-    with pytest.raises(UsageError, match=name):
-        PrioReplayBuffer(iter(()), *options)
-
-
-def test_an_empty_buffer_cannot_be_sampled():
-    with pytest.raises(UsageError, match="the buffer holds 0 transitions"):
-        PrioReplayBuffer(iter(()), 5).sample(1)
-
-
-@pytest.mark.parametrize(
-    ("priorities", "message"),
-    [([1.0], "have to be equal"), ([1.0, 0.0], "range from 0.0 to 1.0"), ([1.0, -np.inf], "have to be above 0")],
-)
-def test_wrong_priorities_are_refused(priorities, message):
-    buffer = PrioReplayBuffer(iter(range(2)), 2)
-    buffer.populate(2)
-    with pytest.raises(ValueError, match=message):
-        buffer.update_priorities(np.arange(2), np.array(priorities))
-
-
-@pytest.mark.parametrize("index", [-1, 2])
-def test_priorities_of_indices_without_a_transition_are_refused(index):
-    buffer = PrioReplayBuffer(iter(range(2)), 5)
-    buffer.populate(2)
-    with pytest.raises(IndexError, match=f"range from {index} to {index}; the buffer holds 2 transitions"):
-        buffer.update_priorities([index], [50.0])
-    buffer.sample(20)
 
 
 def test_priorities_that_are_not_finite_leave_it_to_the_loss_to_stop_the_run():
