@@ -16,9 +16,9 @@ import lab
 import launch
 import markup
 from lib.hyperparameters import HYPERPARAMS
+from lib.run.arguments import affecting_results
 from lib.run.curve import rolling_mean
 from lib.run.folder import read_params
-from lib.run.options import affecting_results
 
 import pandas as pd
 

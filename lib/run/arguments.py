@@ -15,7 +15,7 @@ from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, LONGEST_RUN_NAME, OWN, RunParameters, explain, plain, settings_of
 from lib.run import tracking
 from lib.run.folder import find, read_params, trusted_id
-from lib.run.options import DEFAULT_RUNS_DIR, RunOptions, affecting_results, usable_device
+from lib.run.options import CHANGEABLE, DEFAULT_RUNS_DIR, RunOptions, usable_device
 
 Argv = Sequence[str] | None
 Resolved = tuple[RunParameters, RunOptions]
@@ -76,7 +76,11 @@ def resolve(parser: Parser, argv: Argv, script: str) -> Resolved:
             options[name] = find(options[name], options.get("runs_dir", DEFAULT_RUNS_DIR))
     defaults = {name: parser.get_default(name) for name in knobs}
     if "resume" in options:
-        return _resume(parser, argv, script, options, defaults, config)
+        run, recorded = options["resume"], read_params(options["resume"])
+        if recorded["script"] != script:
+            raise UsageError(f"{run} is a run of {recorded['script']}.py; resume it with that script, not {script}.py")
+        trusted_id(run, recorded["hyperparameters"]["env_name"], options.pop("env_id", None))
+        return _resume(parser, argv, options, defaults, config, recorded)
     return _new_run(parser, argv, options, defaults, config)
 
 
@@ -100,6 +104,11 @@ def _read_config(path: Path, kind: type[RunParameters], knobs: Iterable[str]) ->
         names = ", ".join([*settings_of(kind), *knobs])
         raise UsageError(f"--config {path}: {', '.join(sorted(content))} is unknown; the names are {names}")
     return Config(fields, values, path.stem)
+
+
+def affecting_results(knobs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the script's own options on which results depend."""
+    return {name: value for name, value in knobs.items() if name not in CHANGEABLE}
 
 
 def _new_run(parser: Parser, argv: Argv, options: Values, defaults: Values, config: Config) -> Resolved:
@@ -153,18 +162,16 @@ def _usual_fields(hyperparams: Mapping[str, RunParameters], game: str, env_id: s
     return fields | {"env_name": env_id, "run_name": name, "stop_reward": goal, "milestone": None}
 
 
-def _resume(parser: Parser, argv: Argv, script: str, options: Values, defaults: Values, config: Config) -> Resolved:
-    """Take the settings from a recorded run, and refuse settings that differ from them; see _new_run."""
+def _resume(
+    parser: Parser, argv: Argv, options: Values, defaults: Values, config: Config, recorded: Values
+) -> Resolved:
+    """Take the settings from a run's params.json, and refuse settings that differ from them; see _new_run."""
     run = options["resume"]
-    recorded = read_params(run)
-    if recorded["script"] != script:
-        raise UsageError(f"{run} is a run of {recorded['script']}.py; resume it with that script, not {script}.py")
     try:
         params = parser.kind(**recorded["hyperparameters"])
     except (TypeError, ValueError) as error:
         commit = recorded["sessions"][0]["commit"]
         raise UsageError(f"{run} is a run of another version of this project ({commit}): {error}") from error
-    trusted_id(run, params.env_name, options.pop("env_id", None))
     fields = dataclasses.asdict(params)
     requested = _params(parser.kind, fields | config.fields | {"env_name": params.env_name}, options.pop("set", []))
     # The nodes of a cluster run code here, so the user has to give its address again.

@@ -1,7 +1,6 @@
 """Options of a run."""
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,6 @@ DEFAULT_RUNS_DIR = PROJECT / "runs"
 
 # Options of scripts on which no result depends, so that a resumed run may change them.
 CHANGEABLE = frozenset({"async_envs", "engine", "patience", "address", "actor_cpus"})
-
-
-def affecting_results(knobs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the script's own options on which results depend."""
-    return {name: value for name, value in knobs.items() if name not in CHANGEABLE}
 
 
 @dataclasses.dataclass(frozen=True)
