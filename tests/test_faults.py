@@ -164,7 +164,7 @@ def test_a_path_with_spaces_and_other_letters_works_throughout(tmp_path):
 def test_a_damaged_best_checkpoint_is_refused_with_a_hint(refused, trained_run):
     [best] = (trained_run / "checkpoints").glob("best-*.pt")
     best.write_bytes(best.read_bytes()[:-1])
-    hint = f"{best} is damaged: File is not a zip file. Another one is intact: add --checkpoint "
+    hint = f"{best} is damaged: File is not a zip file. Add --checkpoint last "
     assert hint in refused(EVALUATE, trained_run, *trusting(trained_run), code=1)
     refused(EVALUATE, trained_run, *trusting(trained_run), "--checkpoint", "last", code=0)
 
