@@ -9,12 +9,12 @@ import pytest
 
 from running import PROJECT
 
-# In the folder of each program, ./name.py is what a person types.
-PROGRAMS = sorted(
-    path.relative_to(PROJECT)
-    for folder in ("chapter08", "chapter09", "distributed", "tools", "benchmarks", "examples")
-    for path in PROJECT.glob(f"{folder}/*.py")
-    if os.access(path, os.X_OK)
+PROGRAMS = (
+    "chapter08/01_dqn_basic.py",
+    "chapter09/01_baseline.py",
+    "distributed/01_ppo.py",
+    "tools/play.py",
+    "benchmarks/trials.py",
 )
 
 
@@ -41,9 +41,10 @@ def test_torchs_threads_do_not_wait_long_in_a_loop_unless_the_user_says_so(varia
     assert process.stdout == f"{turns}\n"
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_without_packages_a_program_ends_in_one_line(program):
-    code, errors = start_bare(f"./{program.name}", "--help", cwd=PROJECT / program.parent)
+    folder, name = program.split("/")
+    code, errors = start_bare(f"./{name}", "--help", cwd=PROJECT / folder)
     assert code == 2
     assert re.match(r"error: \w+ is not installed for ", errors)
     assert errors.count("\n") == 1
