@@ -173,12 +173,12 @@ def test_killing_actors_at_any_time_does_not_change_the_run(uninterrupted, tmp_p
     assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))
 
 
-def test_an_error_of_an_environment_is_shown_with_its_place_and_the_state_is_saved(tmp_path):
+def test_an_error_of_an_environment_is_shown_with_its_place_and_the_last_checkpoint_is_kept(tmp_path):
     options = ("--env-id", "fakes:Failing-raise-v0", *SMALL, "--set", "epochs=1", "--quiet")
     process = run(ACTORS, *options, "--runs-dir", tmp_path)
     assert process.returncode == 1
     assert re.search(
-        r"Actor [01] \(environments \d to \d .*, seed 1\) failed in the segment after 192 steps", process.stderr
+        r"Actor [01] \(environments \d to \d .*, seed 1\) failed after 202 steps of its own", process.stderr
     )
     assert 'in step\n    raise RuntimeError("the paddle broke")' in process.stderr
     assert "RuntimeError: the paddle broke" in process.stderr

@@ -216,7 +216,7 @@ class PPOActor:
         )
 
     def __str__(self) -> str:
-        return f"in the segment after {self._sampler.steps_done} steps of its own"
+        return f"after {self._sampler.steps_done} steps of its own"
 
 
 def _ended(episode: Episode, segment_step: int) -> EndedEpisode:

@@ -353,7 +353,10 @@ def test_after_a_resume_a_video_replaces_that_of_the_same_episode_and_later_ones
 
 def test_a_run_that_cannot_record_is_refused_before_it_starts(refused, monkeypatch, tmp_path):
     monkeypatch.setattr("fakes.Shown.render", lambda self: None)
-    for env_id, reason in {"fakes:Catch-v0": "render_modes are []", "fakes:Shown-v0": "(height, width, 3)"}.items():
+    for env_id, reason in {
+        "fakes:Catch-v0": "cannot be made with render_mode='rgb_array'",
+        "fakes:Shown-v0": "(height, width, 3)",
+    }.items():
         message = refused(BASELINE, *CATCH, "--runs-dir", tmp_path, "--env-id", env_id, "--record-every", 5)
         assert f"--record-every cannot record {env_id}" in message
         assert reason in message
