@@ -76,6 +76,7 @@ def test_a_tracker_gets_scalars_parameters_curve_videos_and_the_final_evaluation
         )
     returns = [row["episodes/reward"] for row in recorded.rows if "episodes/reward" in row]
     assert returns == [value for _, value in scalars["episodes/reward"]]  # several end in one rollout
+    assert max(row["agent_steps"] for row in recorded.rows if "episodes/reward" in row) > len(returns)
     result = json.loads((path / "result.json").read_text())
     assert recorded.rows[-1]["end/evaluation_mean"] == result["evaluation"]["mean"]
     assert [recorded.config[field] for field in ("seed", "script", "envs")] == [1, "01_ppo", 4]
