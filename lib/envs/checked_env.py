@@ -114,9 +114,9 @@ class CheckedEnv(gym.Wrapper):
     def _checked(self, observation: Any, space: spaces.Space[Any], place: str = "") -> Any:
         """Return a copy of an observation with the space's data types. `place` is an entry, such as "['position']"."""
         if isinstance(space, spaces.Dict):
-            return {name: self._checked(observation[name], part, f"[{name!r}]") for name, part in space.items()}
+            return {name: self._checked(observation[name], part, f"{place}[{name!r}]") for name, part in space.items()}
         if isinstance(space, spaces.Tuple):
-            return tuple(self._checked(observation[i], part, f"[{i}]") for i, part in enumerate(space))
+            return tuple(self._checked(observation[i], part, f"{place}[{i}]") for i, part in enumerate(space))
         if isinstance(space, spaces.Discrete | spaces.MultiBinary | spaces.MultiDiscrete):
             if not space.contains(observation):
                 raise self._fault(f"observation{place} is {observation!r}; its space is {space}")
@@ -133,6 +133,8 @@ class CheckedEnv(gym.Wrapper):
             )
         with np.errstate(over="ignore"):  # numbers that the type cannot hold become infinite
             copy = array.astype(space.dtype)
+        if copy.dtype == array.dtype and copy.dtype.kind != "f":
+            return copy  # it can hold no other numbers
         good = np.isfinite(copy) if copy.dtype.kind == "f" else copy == array
         if not good.all():
             index = np.argwhere(~good)[0].tolist()
