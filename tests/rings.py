@@ -28,7 +28,9 @@ def random_steps(rng, num_envs, count, ends=0.25):
 
 def ring_and_twin(kind, length, num_envs, n_step, stack=3):
     """Make a ring of `length` steps per environment and its slow twin."""
-    ring = kind((length - 1) * num_envs + 1, num_envs, (1,), stack, n_step, GAMMA, np.int32, seed=3)
+    ring = kind(
+        (length - 1) * num_envs + 1, num_envs, (1,), stack=stack, n_step=n_step, gamma=GAMMA, dtype=np.int32, seed=3
+    )
     return ring, ListOfSteps(length, num_envs, stack, n_step, GAMMA)
 
 

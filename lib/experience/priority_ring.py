@@ -4,11 +4,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import DTypeLike
 
 from lib.experience.batch import Batch
 from lib.experience.ring import Ring
-from lib.experience.stream import ExperienceStream
 from lib.experience.sum_tree import SumTree
 
 LEAST_PRIORITY = 1e-5  # so that every transition can be drawn
@@ -31,13 +29,13 @@ class PrioritisedRing(Ring):
     probability p among n transitions is (n * p) ** -beta, divided by the largest weight in the batch.
 
     Args:
-        capacity, num_envs, frame_shape, stack, n_step, gamma, dtype, seed, source: see Ring.
+        capacity, num_envs, frame_shape, options: see Ring.
         alpha: exponent of the priorities; 0 for uniform sampling, 1 for sampling in proportion to the priorities.
         beta: initial exponent of the importance-sampling weights, 0 to 1; 1 corrects the sampling bias fully.
         beta_steps: agent steps from the first batch until beta has risen linearly to 1.
 
     Raises:
-        UsageError: if alpha, beta or beta_steps is out of range, or if Ring raises it.
+        UsageError: see Ring.
     """
 
     STEP_BYTES = Ring.STEP_BYTES + 17  # plus a priority, a leaf of the tree, and a share of the inner nodes
@@ -47,17 +45,13 @@ class PrioritisedRing(Ring):
         capacity: int,
         num_envs: int,
         frame_shape: tuple[int, ...],
-        stack: int = 4,
-        n_step: int = 1,
-        gamma: float = 0.99,
-        dtype: DTypeLike = np.uint8,
-        seed: int = 0,
-        source: ExperienceStream | None = None,
+        *,
         alpha: float = 0.6,
         beta: float = 0.4,
         beta_steps: int = 100_000,
+        **options: Any,
     ):
-        super().__init__(capacity, num_envs, frame_shape, stack, n_step, gamma, dtype, seed, source)
+        super().__init__(capacity, num_envs, frame_shape, **options)
         self.alpha = alpha
         self._initial_beta = beta
         self._beta_steps = beta_steps
@@ -128,20 +122,12 @@ class PrioritisedRing(Ring):
             priorities: (batch,) positive numbers, see priorities_from_errors.
 
         Raises:
-            ValueError: if the shapes differ, a priority is not positive and finite, or an index does not belong to a
-                step added so far.
+            ValueError: if a priority is not positive and finite.
         """
-        if priorities.shape != indices.shape:
-            raise ValueError(
-                f"the shapes are {tuple(priorities.shape)} for priorities and {tuple(indices.shape)} for indices; "
-                "they have to be equal"
-            )
         new = priorities.detach().cpu().double().numpy()
         if not (np.isfinite(new) & (new > 0.0)).all():
             raise ValueError(f"the priorities range from {new.min()} to {new.max()}; all have to be finite and above 0")
         numbers, envs = np.divmod(indices.cpu().numpy(), self.num_envs)
-        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < self._steps_added:
-            raise ValueError("some indices are not those of a batch of this ring")
         kept = numbers >= self._steps_added - self.length
         steps, new = (numbers % self.length * self.num_envs + envs)[kept], new[kept]
         sampleable = self._tree[steps] > 0.0

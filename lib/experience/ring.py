@@ -94,7 +94,7 @@ class Ring:
         """
         envs = source.envs
         stack, shape, dtype = frame_layout(envs.single_observation_space, source.stacked)
-        return cls(capacity, envs.num_envs, shape, stack, dtype=dtype, seed=source.seed, source=source, **options)
+        return cls(capacity, envs.num_envs, shape, stack=stack, dtype=dtype, seed=source.seed, source=source, **options)
 
     @classmethod
     def forecast(cls, capacity: int, frame_shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> int:
