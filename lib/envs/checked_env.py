@@ -93,6 +93,8 @@ class CheckedEnv(gym.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         self._step += 1
+        if isinstance(self.action_space, spaces.Discrete):
+            action = int(action)  # some environments compare types; NASim does
 
         def step() -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
             observation, reward, terminated, truncated, info = self.env.step(action)

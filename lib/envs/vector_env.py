@@ -9,12 +9,10 @@ episode ended. These entries may be missing if no episode ended.
     states, rewards, terminations, truncations, infos = envs.step(actions)
 """
 
-import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, SupportsFloat, cast
 
-import ale_py
 import gymnasium as gym
 import numpy as np
 from ale_py.vector_env import AtariVectorEnv
@@ -139,20 +137,12 @@ def pause(envs: VectorEnv, which: np.ndarray) -> None:
 def _registered_arguments(env: gym.Env, env_id: str) -> Mapping[str, Any]:
     """Return the arguments with which an Atari game was registered, if native environments support them."""
     arguments = {} if env.spec is None else env.spec.kwargs
-    usual = {
-        name: parameter.default for name, parameter in inspect.signature(ale_py.AtariEnv.__init__).parameters.items()
-    }
-    unsupported = [] if has_only_checking_wrappers(env) else ["wrappers of its own"]
-    unsupported += [
-        f"{name}={value!r}"
-        for name, value in arguments.items()
-        if name not in NATIVE_ARGUMENTS and (name not in usual or value != usual[name])
-    ]
-    unsupported += [f"no {name}" for name in NATIVE_ARGUMENTS if arguments.get(name) is None]
-    if unsupported:
+    as_registered = set(arguments) == set(NATIVE_ARGUMENTS) and None not in arguments.values()
+    if not as_registered or not has_only_checking_wrappers(env):
         raise UsageError(
-            f"{env_id} is an Atari game with {', '.join(unsupported)}, which ale_py's native environments do not "
-            "support; play it with one of the scripts 00 to 04 of chapter 9, or take an id that ale_py registers"
+            f"{env_id} is an Atari game with other wrappers or arguments than those with which ale_py registers games: "
+            f"{env}, {dict(arguments)}. ale_py's native environments do not support them; play it with one of the "
+            "scripts 00 to 04 of chapter 9, or take an id that ale_py registers"
         )
     return arguments
 

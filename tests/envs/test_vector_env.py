@@ -141,24 +141,18 @@ def hard_pong():
 
 
 @pytest.mark.parametrize(
-    ("entry_point", "changes", "message"),
+    ("entry_point", "changes"),
     [
-        ("ale_py.env:AtariEnv", {"difficulty": 1}, "difficulty=1"),
-        (
-            "ale_py.env:AtariEnv",
-            {"obs_type": "rgb", "max_num_frames_per_episode": ...},
-            "no max_num_frames_per_episode, which",
-        ),
-        ("ale_py.env:AtariEnv", {"max_num_frames_per_episode": None}, "no max_num_frames_per_episode, which"),
-        (hard_pong, {}, "no game, no repeat_action_probability"),
-        (lambda **game: gym.wrappers.TransformReward(ale_py.AtariEnv(**game), float), {}, "wrappers of its own"),
+        ("ale_py.env:AtariEnv", {"difficulty": 1}),
+        ("ale_py.env:AtariEnv", {"max_num_frames_per_episode": None}),
+        (hard_pong, {}),
+        (lambda **game: gym.wrappers.TransformReward(ale_py.AtariEnv(**game), float), {}),
     ],
 )
-def test_games_with_options_that_native_environments_lack_are_refused(register, entry_point, changes, message):
-    game = gym.spec("PongNoFrameskip-v4").kwargs | {"frameskip": 1} | changes
-    game = {} if entry_point is hard_pong else {name: value for name, value in game.items() if value is not ...}
+def test_games_with_options_that_native_environments_lack_are_refused(register, entry_point, changes):
+    game = {} if entry_point is hard_pong else gym.spec("PongNoFrameskip-v4").kwargs | {"frameskip": 1} | changes
     register("Another-v0", entry_point, kwargs=game)
-    with pytest.raises(UsageError, match=rf"Another-v0 is an Atari game with {message}.* 00 to 04 of chapter 9"):
+    with pytest.raises(UsageError, match=r"Another-v0 is an Atari game with other wrappers .* 00 to 04 of chapter 9"):
         vector_env.make_vector_env("Another-v0", 2)
 
 
