@@ -16,7 +16,7 @@ import lab
 import markup
 from lib import cli
 from lib.envs.atari import DirectAtari
-from lib.envs.frames import ContiguousFrameStack, FrameStack
+from lib.envs.frames import FrameStack
 
 import ale_py
 import gymnasium as gym
@@ -94,19 +94,18 @@ PLAIN = (
         "RecordEpisodeStatistics", "return and length", "kept, in DirectAtari: exact", wrappers.RecordEpisodeStatistics
     ),
     Layer("ClipReward", "rewards within [-1, 1]", "kept, in DirectAtari: exact", clip_reward),
-    Layer("FrameStack", "a state is a tuple of 4 frames", "replaced by ContiguousFrameStack: exact", FrameStack),
-    Layer("two reads of a state", "stacks the frames each time", "reads only: exact", ReadTwice),
+    Layer("FrameStackObservation", "a state is a copy of 4 frames", "replaced by FrameStack: exact", stack_by_copy),
+    Layer("two reads of a state", "no copy", "reads only: exact", ReadTwice),
 )
 BEFORE_STACKING = 5  # layers of PLAIN before the frames are stacked
 TWEAKED = (
     Layer("DirectAtari", "emulator, preprocessing, statistics and clipping in one", "", DirectAtari),
-    Layer("ContiguousFrameStack", "a state is a view of 4 frames", "", ContiguousFrameStack),
+    Layer("FrameStack", "a state is a view of 4 frames", "", FrameStack),
     Layer("two reads of a state", "no copy", "", ReadTwice),
 )
 # Wrappers of other libraries' stacks. The numbered scripts use none of them.
 OTHERS = (
     Layer("scaling to floats", "float32 in [0, 1], 4 times the memory", "moved into the network: close", scale),
-    Layer("stacking by copy", "a state is an array of its own", "a view: exact", stack_by_copy),
     Layer(
         "EpisodicLifeEnv",
         "a lost life ends an episode",

@@ -7,7 +7,7 @@ Keeps   statistics
 Paper   Mnih et al., Human-level control through deep reinforcement learning, 2015,
         https://www.nature.com/articles/nature14236
 Run     ./01_baseline.py --cuda
-Read    lib/atari_wrappers.py, lib/experience/source.py and lib/common.py: the path of a transition
+Read    lib/experience/stream.py, lib/experience/transitions.py and lib/common.py: the path of a transition
 """
 
 import sys

@@ -8,7 +8,7 @@ Keeps   exact: all states, rewards, episode ends and learnt weights are the same
         03_parallel.py; with the book's --stack 2, --noop-max 0 and --max-frames 0, changes the states
 Paper   Machado et al., Revisiting the Arcade Learning Environment, 2018, https://arxiv.org/abs/1709.06009
 Run     ./04_wrappers.py --cuda --envs 3 --parallel
-Read    DirectAtari in lib/envs/atari.py and ContiguousFrameStack in lib/envs/frames.py
+Read    DirectAtari in lib/envs/atari.py
 """
 
 import dataclasses

@@ -16,20 +16,19 @@ from gymnasium.wrappers import (
     TimeLimit,
     TransformObservation,
 )
-from stable_baselines3.common.atari_wrappers import FireResetEnv
+from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv, FireResetEnv
 
 from lib.envs.atari import (
     FRAME_SKIP,
     NOOP_MAX,
     SCREEN,
     DirectAtari,
-    EpisodicLife,
     has_fire,
     has_only_checking_wrappers,
     is_atari,
 )
 from lib.envs.checked_env import wrappers
-from lib.envs.frames import ContiguousFrameStack, FrameStack, LazyFrames
+from lib.envs.frames import FrameStack, LazyFrames
 from lib.envs.preprocessing import Preprocessing
 from lib.envs.single_env import make_env
 from lib.errors import UsageError
@@ -56,8 +55,7 @@ def wrap_dqn(
     Args:
         env: Atari game with frame skip 1, such as gym.make("PongNoFrameskip-v4").
         stack_frames: number of frames in a state; 0 means 1.
-        episodic_life: end an episode when a life is lost. With lib.experience.source, the next episode is a new game,
-            because each reset has a seed; with PTAN's own source, the game goes on.
+        episodic_life: end an episode when a life is lost. The next one goes on with the same game.
         clip_reward: clip the reward of a step to between -1 and 1.
         noop_max: maximum number of no-op actions at the start of an episode.
 
@@ -69,7 +67,7 @@ def wrap_dqn(
     """
     _require_plain_game(env)
     game: gym.Env = DirectAtari(env, noop_max, max_frames=False, clip_rewards=clip_reward, statistics=False)
-    return ContiguousFrameStack(_with_lives_and_fire(game, episodic_life, fire=True), max(1, stack_frames))
+    return FrameStack(_with_lives_and_fire(game, episodic_life, fire=True), max(1, stack_frames))
 
 
 def make_atari(
@@ -141,7 +139,7 @@ def wrap_deepmind(
         env = ClipReward(env, -1.0, 1.0) if clip_rewards else env
     env = _with_lives_and_fire(env, episode_life, fire and not skip_firereset)
     if frame_stack:
-        env = ContiguousFrameStack(env, frame_stack_count)
+        env = FrameStack(env, frame_stack_count)
     else:
         env = ReshapeObservation(env, (1, SCREEN, SCREEN) if pytorch_img else (SCREEN, SCREEN, 1))
     if not scale:
@@ -162,5 +160,5 @@ def _require_plain_game(env: gym.Env) -> None:
 
 def _with_lives_and_fire(env: gym.Env, episodic_life: bool, fire: bool) -> gym.Env:
     if episodic_life:
-        env = EpisodicLife(env)
+        env = EpisodicLifeEnv(env)
     return FireResetEnv(env) if fire and has_fire(env) else env

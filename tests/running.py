@@ -13,6 +13,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -20,6 +21,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from forked import ForkedProcess, ForkServer
 from lib.envs.preprocessing import without_options
+from lib.experience.transitions import unpack
 from lib.run import checkpoint
 from lib.run.folder import read_params
 
@@ -195,6 +197,14 @@ def checkpoint_of(path: Path) -> dict[str, Any]:
     del content["files"], content["episodes"]["seconds"]
     for place in (content["source"], *content["source"].get("actors", ())):
         place.pop("seconds_per_step", None)
+    if "transitions" in content.get("replay", {}):  # their layout in the file depends on where a run was resumed
+        content["replay"]["transitions"] = [
+            [
+                None if part is None else torch.tensor(np.array(part))
+                for part in (t.state, t.action, t.reward, t.last_state)
+            ]
+            for t in unpack(content["replay"]["transitions"])
+        ]
     return content
 
 

@@ -8,12 +8,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.wrappers import RecordEpisodeStatistics
-from ptan.agent import DQNAgent
 
 from lib import atari_wrappers
-from lib.envs.atari import DirectAtari, EpisodicLife, statistics_wrapper
+from lib.envs.atari import DirectAtari, statistics_wrapper
 from lib.envs.checked_env import wrappers
-from lib.envs.frames import ContiguousFrameStack, LazyFrames
+from lib.envs.frames import FrameStack, LazyFrames
 from lib.errors import UsageError
 from lib.experience.source import ExperienceSourceFirstLast
 
@@ -130,18 +129,6 @@ def test_returns_of_lives_and_of_truncated_games_are_those_before_clipping():
         assert episodes[0].total >= before >= 5.0
 
 
-@pytest.mark.parametrize(("source", "lives"), [("PTAN's", 4), ("this project's", 5)])
-def test_a_reset_with_a_seed_goes_on_with_the_game_except_where_episodes_are_repeated_from_their_seed(source, lives):
-    env = EpisodicLife(DirectAtari(gym.make(BREAKOUT), noop_max=0))
-    if source == "this project's":
-        ExperienceSourceFirstLast(env, DQNAgent(None, None), gamma=0.99)
-    env.reset(seed=1)  # as both sources do for every episode
-    env.step(1)
-    assert any(env.step(0)[2] for _ in range(200))
-    env.reset(seed=1)
-    assert ale(env).lives() == lives
-
-
 def test_wrappers_that_would_have_no_effect_are_refused():
     with pytest.raises(UsageError, match=r"TimeLimit.* would have no effect"):
         atari_wrappers.wrap_dqn(gym.make(PONG, max_episode_steps=1000))
@@ -240,7 +227,7 @@ def test_other_environments_are_refused(env_id):
 
 
 def test_a_pickled_state_holds_its_own_frames_only():
-    env = ContiguousFrameStack(DirectAtari(gym.make(PONG)))
+    env = FrameStack(DirectAtari(gym.make(PONG)))
     env.reset(seed=1)
     for _ in range(100):
         state = env.step(2)[0]

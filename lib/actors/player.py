@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -13,33 +13,31 @@ import torch
 
 from lib.actors.contract import Weights
 from lib.envs.frames import frame_layout, stacks_frames
-from lib.experience import packing
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.system.seeds import hashed_seed, seed_everything, undisturbed
 
 MODEL, SELECTOR = "model.", "selector."  # prefixes of the names of weights
 
 
+# Names of the arrays of a step, which are the arguments of Transitions.add and Ring.add.
+STEP = ("frames", "actions", "rewards", "terminated", "truncated", "final_frames")
+
+
 @dataclasses.dataclass
 class Block:
-    """Segment of a player: transitions, taken from its environments in turn.
+    """Segment of a player: steps of its environments.
 
     Attributes:
-        arrays: packed transitions as arrays; see packing.pack.
-        lazy: whether states are LazyFrames.
-        continues: whether the indices also refer to the new frames of the previous block, which come before those of
-            this block.
+        arrays: the arrays of STEP, each (rounds, num_envs, ...), and "states", the states after the block.
         ends: (return, length) of the episodes that ended, by the index of their last transition.
         seconds: time in which the block was played.
-        restored: snapshots of the environments before the first block of a new player; None in later blocks.
+        restored: snapshot before the first block of a new player; None in later blocks.
     """
 
     arrays: dict[str, np.ndarray]
-    lazy: bool
-    continues: bool
     ends: dict[int, tuple[float, int]]
     seconds: float
-    restored: list[dict[str, Any]] | None
+    restored: dict[str, Any] | None
 
 
 class Player:
@@ -47,18 +45,20 @@ class Player:
 
     Args:
         index: index of the player.
-        state: the source, which must be unused; the number of the first block; and the snapshots to restore.
+        state: the source, which must be unused; the number of the first block; and the snapshot to restore, in which
+            states are None if its environments have not been reset yet.
         rounds: steps of each environment in a block.
     """
 
-    def __init__(self, index: int, state: tuple[ExperienceSourceFirstLast, int, list[dict[str, Any]]], rounds: int):
+    def __init__(self, index: int, state: tuple[ExperienceSourceFirstLast, int, dict[str, Any]], rounds: int):
         self._index = index
-        self._source, self._block, snapshots = state
+        self._source, self._block, snapshot = state
         self._rounds = rounds
-        self._source.restore(snapshots)
-        self._restored: list[dict[str, Any]] | None = self._source.snapshots()
-        self._transitions = iter(self._source)
-        self._known: Sequence[np.ndarray] = ()
+        if snapshot["states"] is not None:
+            self._source.restore(snapshot)
+        self._source.begin()
+        self._restored: dict[str, Any] | None = self._source.snapshot()
+        self._steps = self._source.steps()
 
     def set_model(self, model: Weights) -> None:
         """Act with these weights, and with these values of the action selector."""
@@ -73,19 +73,16 @@ class Player:
         start, steps_before = time.perf_counter(), self._source.steps_done
         with undisturbed():
             seed_everything(block_seed(self._source.seed, self._index, self._block))
-            count = self._rounds * len(self._source.pool)
-            transitions = list(itertools.islice(self._transitions, count))
-        packed = packing.pack(transitions, self._known)
-        lazy = packed.pop("lazy")
-        frames = packed["frames"]
-        arrays = {name: tensor.numpy() for name, tensor in packed.items() if tensor is not None}
-        continues, self._known = bool(self._known), () if frames is None else list(frames.numpy())
+            columns = zip(*itertools.islice(self._steps, self._rounds), strict=True)
+            arrays = {name: np.stack(column) for name, column in zip(STEP, columns, strict=True)}
         restored, self._restored = self._restored, None
-        ends = {
-            episode.step - steps_before - 1: (episode.total, episode.length) for episode in self._source.pop_episodes()
-        }
+        ends = {}
+        for episode in self._source.pop_episodes():
+            assert episode.trace is not None
+            rounds = (episode.step - steps_before) // len(self._source.pool) - 1
+            ends[rounds * len(self._source.pool) + episode.trace.env] = (episode.total, episode.length)
         self._block += 1
-        return Block(arrays, lazy, continues, ends, time.perf_counter() - start, restored)
+        return Block(arrays | {"states": self._source.states}, ends, time.perf_counter() - start, restored)
 
     def __str__(self) -> str:
         return f"in block {self._block}"
@@ -105,10 +102,9 @@ def block_size(env: gym.Env, transitions: int, envs: int) -> int:
         envs: number of environments that take turns.
     """
     stack, frame_shape, dtype = frame_layout(env.observation_space, stacks_frames(env))
-    frames = 2 * transitions + stack * envs  # a step adds one frame, and a second one if it ends an episode
-    per_transition = 2 * 4 * stack + 1 + 8 + 8  # two states, done, action, reward; see packing.pack
-    alignment = 64 * 6
-    return frames * math.prod(frame_shape) * dtype.itemsize + transitions * per_transition + alignment
+    frame = math.prod(frame_shape) * dtype.itemsize
+    alignment = 64 * (len(STEP) + 1)
+    return (2 * transitions + stack * envs) * frame + transitions * (8 + 8 + 1 + 1) + alignment
 
 
 def selector_values(selector: Any) -> dict[str, float]:

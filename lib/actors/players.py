@@ -26,14 +26,13 @@ from ptan.experience import ExperienceFirstLast
 
 from lib.actors.contract import Actors, Weights
 from lib.actors.engines import start_actors
-from lib.actors.player import Block, Player, block_size, weights_of
-from lib.envs.frames import ContiguousFrames
+from lib.actors.player import STEP, Block, Player, block_size, weights_of
 from lib.errors import UsageError, counted
-from lib.experience import packing
 from lib.experience.episodes import Episode, LazyTrace, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
 from lib.experience.snapshot import Snapshot
 from lib.experience.source import ExperienceSourceFirstLast, snapshot_of
+from lib.experience.transitions import Transitions
 from lib.system.clock import Stopwatch, since_process_start
 from lib.system.machine import cores, torch_threads
 
@@ -47,60 +46,43 @@ class _Handle:
 
     def __init__(self, source: ExperienceSourceFirstLast):
         self.source = source
-        self.snapshots = [snapshot_of(source.seed, source.first_env + index) for index in range(len(source.pool))]
-        for snapshot in self.snapshots:
-            snapshot.restart(0)
+        self.snapshot = snapshot_of(source.seed, source.env_range)
+        self.snapshot.restart(0)
         self.blocks: deque[tuple[list[ExperienceFirstLast], Block]] = deque()  # the current cycle's block is the first
         self.seconds_per_step = 0.0
-        self._frames: Sequence[np.ndarray] = ()  # new frames of the last block
-        self._contiguous = [ContiguousFrames() for _ in source.pool]
+        self._transitions: Transitions | None = None
 
     def add(self, block: Block) -> None:
-        """Unpack a block that has arrived. Its arrays are copied."""
-        new = list(block.arrays["frames"].copy()) if "frames" in block.arrays else []
-        known = self._frames if block.continues else ()
-        transitions = packing.unpack({**block.arrays, "lazy": block.lazy}, [*known, *new])
-        self._frames = new
-        if block.lazy:
-            transitions = [
-                _contiguous(transition, self._contiguous[place % len(self._contiguous)])
-                for place, transition in enumerate(transitions)
-            ]
-        if block.restored is not None and not self.blocks:
-            self.load_snapshots(block.restored)  # these differ if an environment could not be restored
+        """Make transitions of a block that has arrived. Its arrays are copied."""
+        block = dataclasses.replace(block, arrays={name: array.copy() for name, array in block.arrays.items()})
+        if block.restored is not None:
+            self._transitions = Transitions(block.restored["states"].numpy(), self.source.stacked)
+            if not self.blocks:  # it differs if an environment could not be restored
+                self.snapshot.load_state_dict(block.restored)
+        assert self._transitions is not None
+        steps = zip(*(block.arrays[name] for name in STEP), strict=True)
+        transitions = [transition for step in steps for transition in self._transitions.add(*step)]
         self.seconds_per_step = block.seconds / len(transitions)
         self.blocks.append((transitions, block))
 
     def traces(self) -> dict[int, LazyTrace]:
         """Return traces of the episodes that ended in the cycle's block, by the index of their last transition."""
-        transitions, block = self.blocks[0]
-        traces: dict[int, LazyTrace] = {}
-        if block.ends:
-            _follow([snapshot.copy() for snapshot in self.snapshots], transitions, block, traces)
-        return traces
+        return _follow(self.snapshot.copy(), *self.blocks[0])
 
     def finish_block(self) -> None:
-        """Drop the cycle's block, and move the snapshots to its end."""
-        _follow(self.snapshots, *self.blocks.popleft(), {})
+        """Drop the cycle's block, and move the snapshot to its end."""
+        _follow(self.snapshot, *self.blocks.popleft())
         if self.blocks and self.blocks[0][1].restored is not None:
-            self.load_snapshots(self.blocks[0][1].restored)
+            self.snapshot.load_state_dict(self.blocks[0][1].restored)
 
-    def newest_snapshots(self) -> list[dict[str, Any]]:
-        """Return the snapshots after the last block that has arrived. A replacement starts from them."""
-        snapshots = [snapshot.copy() for snapshot in self.snapshots]
+    def newest_snapshot(self) -> dict[str, Any]:
+        """Return the snapshot after the last block that has arrived. A replacement starts from it."""
+        snapshot = self.snapshot.copy()
         for transitions, block in self.blocks:
             if block.restored is not None:
-                _load(snapshots, block.restored)
-            _follow(snapshots, transitions, block, {})
-        return [snapshot.state_dict() for snapshot in snapshots]
-
-    def state_dicts(self) -> list[dict[str, Any]]:
-        """Return the snapshots at the start of the cycle."""
-        return [snapshot.state_dict() for snapshot in self.snapshots]
-
-    def load_snapshots(self, states: Sequence[dict[str, Any]]) -> None:
-        """Load snapshots from a checkpoint or from the player."""
-        _load(self.snapshots, states)
+                snapshot.load_state_dict(block.restored)
+            _follow(snapshot, transitions, block)
+        return snapshot.state_dict()
 
 
 class Players(ExperienceSource):
@@ -219,7 +201,7 @@ class Players(ExperienceSource):
             self._order(actors, self._cycle + self._ahead)
 
     def _start(self) -> Actors:
-        env, envs = self.pool[0], max(len(handle.snapshots) for handle in self._handles)
+        env, envs = self.pool[0], max(len(handle.source.pool) for handle in self._handles)
         return start_actors(
             self._engine,
             partial(Player, rounds=self._rounds),
@@ -235,19 +217,19 @@ class Players(ExperienceSource):
             address=self._address,
         )
 
-    def _state_of(self, index: int) -> tuple[ExperienceSourceFirstLast, int, list[dict[str, Any]]]:
+    def _state_of(self, index: int) -> tuple[ExperienceSourceFirstLast, int, dict[str, Any]]:
         handle = self._handles[index]
-        return handle.source, self._cycle + len(handle.blocks), handle.newest_snapshots()
+        return handle.source, self._cycle + len(handle.blocks), handle.newest_snapshot()
 
     def _name_of(self, index: int) -> str:
         source = self._handles[index].source
-        last = source.first_env + len(source.pool) - 1
-        return f"player {index} ({counted('environment', source.first_env, last)}, seed {source.seed})"
+        envs = source.env_range.indices
+        return f"player {index} ({counted('environment', envs[0], envs[-1])}, seed {source.seed})"
 
     def _delay_of(self, index: int) -> float:
         """Return twice the seconds that a player probably needs to replay the actions of its unfinished episodes."""
         handle = self._handles[index]
-        return 2.0 * handle.seconds_per_step * sum(int(snapshot.steps_since_reset[0]) for snapshot in handle.snapshots)
+        return 2.0 * handle.seconds_per_step * int(handle.snapshot.steps_since_reset.sum())
 
     def _publish(self) -> None:
         """Store the weights at the start of this cycle, and drop old ones. A resumed cycle has them already."""
@@ -273,7 +255,7 @@ class Players(ExperienceSource):
         while not all(handle.blocks for handle in self._handles):
             for index, block in actors.take():
                 self._handles[index].add(block)
-                self._played += len(block.arrays["actions"])
+                self._played += block.arrays["actions"].size
                 self._busy += block.seconds
 
     def _transitions(self) -> Iterator[ExperienceFirstLast]:
@@ -327,7 +309,7 @@ class Players(ExperienceSource):
             "steps_done": self.steps_done,
             "cycle": self._cycle,
             "place": self._place,
-            "players": [handle.state_dicts() for handle in self._handles],
+            "players": [handle.snapshot.state_dict() for handle in self._handles],
             "models": {version: weights.tensors for version, weights in self._weights.items()},
             "steps_at": dict(self._steps_at),
             "seconds_per_step": [handle.seconds_per_step for handle in self._handles],
@@ -342,10 +324,8 @@ class Players(ExperienceSource):
         self._weights = {version: Weights(version, tensors) for version, tensors in state["models"].items()}
         self._steps_at = dict(state["steps_at"])
         self._episodes = unpack_episodes(state["episodes"])
-        for handle, states in zip(self._handles, state["players"], strict=True):
-            handle.load_snapshots(states)
-        # Earlier versions did not save these.
-        for handle, seconds in zip(self._handles, state.get("seconds_per_step", ()), strict=False):
+        for handle, snapshot, seconds in zip(self._handles, state["players"], state["seconds_per_step"], strict=True):
+            handle.snapshot.load_state_dict(snapshot)
             handle.seconds_per_step = seconds
 
 
@@ -362,31 +342,21 @@ def _parts(source: ExperienceSourceFirstLast, players: int) -> list[ExperienceSo
     return parts
 
 
-def _load(snapshots: Sequence[Snapshot], states: Sequence[dict[str, Any]]) -> None:
-    for snapshot, state in zip(snapshots, states, strict=True):
-        snapshot.load_state_dict(state)
-        if snapshot.resets is None:
-            snapshot.restart(0)
+def _follow(snapshot: Snapshot, transitions: Sequence[ExperienceFirstLast], block: Block) -> dict[int, LazyTrace]:
+    """Advance a snapshot to the end of a block.
 
-
-def _follow(
-    snapshots: Sequence[Snapshot],
-    transitions: Sequence[ExperienceFirstLast],
-    block: Block,
-    traces: dict[int, LazyTrace],
-) -> None:
-    """Advance snapshots to the end of a block, and add the traces of the episodes that end in it to `traces`."""
-    for place, transition in enumerate(transitions):
-        snapshot = snapshots[place % len(snapshots)]
-        snapshot.append([transition.action])
-        snapshot.states = transition.last_state
-        if place in block.ends:
-            traces[place] = snapshot.trace(0, int(snapshot.steps_since_reset[0]), transition.state)
-            snapshot.restart(snapshot.episode + 1)
-
-
-def _contiguous(transition: ExperienceFirstLast, frames: ContiguousFrames) -> ExperienceFirstLast:
-    """Return the transition with the frames of its states stored contiguously."""
-    state = frames(transition.state)
-    last_state = None if transition.last_state is None else frames(transition.last_state)
-    return dataclasses.replace(transition, state=state, last_state=last_state)
+    Returns:
+        Traces of the episodes that ended in it, by the index of their last transition.
+    """
+    assert snapshot.resets is not None
+    traces: dict[int, LazyTrace] = {}
+    ends = block.arrays["terminated"] | block.arrays["truncated"]
+    for step, (actions, ended) in enumerate(zip(block.arrays["actions"], ends, strict=True)):
+        snapshot.append(actions)
+        for env in np.flatnonzero(ended).tolist():
+            place = step * len(ended) + env
+            traces[place] = snapshot.trace(env, int(snapshot.steps_since_reset[env]), transitions[place].state)
+        if ended.any():
+            snapshot.restart(snapshot.resets[ended] + 1, ended)
+    snapshot.states = block.arrays["states"]
+    return traces

@@ -1,6 +1,6 @@
 """Atari games: DeepMind's preprocessing, a faster version of it, and resets with a given number of no-ops."""
 
-from typing import Any, SupportsFloat
+from typing import Any
 
 import ale_py
 import cv2
@@ -128,47 +128,6 @@ class DirectAtari(gym.Wrapper):
             return np.array(self._screen)
         observation: np.ndarray = cv2.resize(self._screen, (SCREEN, SCREEN), interpolation=cv2.INTER_AREA)
         return observation
-
-
-class EpisodicLife(gym.Wrapper):
-    """End an episode when a life is lost. After a lost life, a reset without a seed goes on with the same game.
-
-    Args:
-        env: Atari game, with or without other wrappers.
-
-    Attributes:
-        seed_starts_game: a reset with a seed starts a new game, even after a lost life. Sources that replay an episode
-            from its seed and actions need this.
-    """
-
-    def __init__(self, env: gym.Env):
-        super().__init__(env)
-        self.seed_starts_game = False
-        self._lives = 0
-        self._game_over = True
-
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        state, reward, terminated, truncated, info = self.env.step(action)
-        self._game_over = terminated or truncated
-        lives = self._lives_left()
-        lost, self._lives = 0 < lives < self._lives, lives
-        return state, reward, terminated or lost, truncated, info
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        if seed is not None and self.seed_starts_game:
-            self._game_over = True
-        if not self._game_over:
-            state, _, terminated, truncated, info = self.env.step(0)
-            self._game_over = terminated or truncated
-        if self._game_over:
-            state, info = self.env.reset(seed=seed, options=options)
-            self._game_over = False
-        self._lives = self._lives_left()
-        return state, info
-
-    def _lives_left(self) -> int:
-        emulator: Any = self.unwrapped
-        return int(emulator.ale.lives())
 
 
 def has_fire(env: gym.Env) -> bool:

@@ -20,7 +20,7 @@ from gymnasium.wrappers import (
 from lib.envs import observations
 from lib.envs.atari import FRAME_SKIP, SCREEN, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
 from lib.envs.checked_env import CheckedEnv, guarded, wrappers
-from lib.envs.frames import ContiguousFrameStack, FrameStack
+from lib.envs.frames import FrameStack
 from lib.envs.masks import AppendMask, TakeMask
 from lib.envs.observations import ObservationKind
 from lib.envs.preprocessing import Preprocessing, without_options
@@ -48,7 +48,7 @@ def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None)
     Args:
         env_id: id registered with gymnasium; "package.module:Id" imports the module first. The id of an Atari game may
             end in options of its preprocessing; see preprocessing.
-        tweaked: use the faster wrappers, which give the same states, rewards and episode ends.
+        tweaked: play an Atari game by DirectAtari, which is faster and gives the same states, rewards and episode ends.
         render_mode: render mode of gymnasium; None for no rendering.
 
     Returns:
@@ -97,8 +97,7 @@ def wrapped(env: gym.Env, env_id: str, tweaked: bool = False, masked: bool | Non
     if mask.masked:
         env = observations.noted(AppendMask(env, mask), "the action mask appended; see lib/envs/masks.py")
     if kind is ObservationKind.IMAGE:
-        stacked = ContiguousFrameStack(env) if tweaked else FrameStack(env)
-        env = observations.noted(stacked, "the last four frames; at first, copies of the first one")
+        env = observations.noted(FrameStack(env), "the last four frames; at first, copies of the first one")
     return cast(DiscreteEnv, env)
 
 
@@ -121,7 +120,7 @@ def _wrapped_game(env: gym.Env, env_id: str, tweaked: bool) -> gym.Env:
         env = DirectAtari(env, options.noop_max, max_frames=bool(options.max_frames))
     else:
         env = preprocess(TakeMask(env), options.noop_max)
-    stacked = (ContiguousFrameStack if tweaked else FrameStack)(env, options.stack)
+    stacked = FrameStack(env, options.stack)
     return observations.noted(stacked, f"Atari's preprocessing of lib/envs/atari.py; the last {options.stack} frames")
 
 

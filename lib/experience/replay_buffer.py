@@ -12,7 +12,7 @@ from ptan.experience import ExperienceFirstLast
 
 from lib.envs.frames import frame_layout, stacks_frames
 from lib.errors import UsageError
-from lib.experience import packing
+from lib.experience.transitions import pack, unpack
 from lib.system import memory
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
     def __init__(self, experience_source: TransitionSource, buffer_size: int, saved: bool = True):
         super().__init__(None, buffer_size)
         self.experience_source_iter: Iterator[ExperienceFirstLast] = iter(experience_source)
+        self._round = len(experience_source.pool)
         needed = self.forecast(experience_source.pool[0], buffer_size, saved)
         purpose = f"a replay buffer of {buffer_size:,} transitions needs"
         memory.require(purpose, buffer_size, needed, lambda fitting: f"try --set replay_size={fitting}")
@@ -65,6 +66,10 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         _, shape, dtype = frame_layout(env.observation_space, stacks_frames(env))
         frame_bytes = math.prod(shape) * dtype.itemsize
         return buffer_size * (frame_bytes * (2 if saved else 1) + cls.TRANSITION_BYTES)
+
+    def populate(self, samples: int) -> None:
+        """Add transitions from the source, rounded up to whole rounds of its environments."""
+        super().populate(-(-samples // self._round) * self._round)
 
     def sample(self, batch_size: int) -> list[ExperienceFirstLast]:
         """Sample transitions uniformly, with replacement.
@@ -95,10 +100,10 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"pos": self.pos, "transitions": packing.pack(self.buffer)}
+        return {"pos": self.pos, "transitions": pack(self.buffer)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        buffer, pos = packing.unpack(state["transitions"]), state["pos"]
+        buffer, pos = unpack(state["transitions"]), state["pos"]
         full = len(buffer) == self.capacity
         if len(buffer) > self.capacity or pos >= self.capacity or not (full or pos == len(buffer)):
             raise ValueError(f"position {pos} of {len(buffer)} transitions in a buffer of {self.capacity}")

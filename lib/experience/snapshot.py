@@ -52,11 +52,6 @@ class Snapshot:
         """(num_envs,) numbers of steps since each environment's last reset."""
         return self._length - self.starts
 
-    @property
-    def episode(self) -> int:
-        """Reset number of a single environment that is reset for each episode; 0 before the first reset."""
-        return 0 if self.resets is None else int(self.resets[0])
-
     def seeds(self, which: np.ndarray) -> list[int]:
         """Return the seeds of the last resets of selected environments, and 0 for the others.
 
@@ -73,11 +68,13 @@ class Snapshot:
         """Kept actions, (steps, num_envs) int32."""
         return np.concatenate(self._blocks) if self._blocks else np.zeros((0, len(self.starts)), np.int32)
 
-    def restart(self, number: int, which: np.ndarray | slice = slice(None), step: int | None = None) -> None:
+    def restart(
+        self, number: int | np.ndarray, which: np.ndarray | slice = slice(None), step: int | None = None
+    ) -> None:
         """Record a seeded reset.
 
         Args:
-            number: number of the reset, the argument of `seeds_of`.
+            number: number of the reset, the argument of `seeds_of`; or one for each environment that was reset.
             which: (num_envs,) bool, or indices, of the environments that were reset.
             step: number of kept steps before the reset; None for all of them.
         """

