@@ -17,13 +17,12 @@ import gymnasium as gym
 import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics, TransformReward
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, has_only_checking_wrappers, is_atari
 from lib.envs.masks import MaskedBox
 from lib.envs.preprocessing import without_options
-from lib.envs.process_env import ProcessVectorEnv
 from lib.envs.single_env import ActionSpace, make_plain_env, wrapped
 from lib.errors import UsageError
 from lib.system.seeds import derived_seeds
@@ -93,6 +92,8 @@ def make_vector_env(
     make = partial(_make_pausable, env_id, isinstance(env.observation_space, MaskedBox))
     others: VectorEnv[Any, Any, Any]
     if processes:
+        from lib.envs.process_env import ProcessVectorEnv  # few runs need it
+
         others = ProcessVectorEnv(env, make, num_envs, env_id)
     else:
         others = SyncVectorEnv([lambda: env, *[make] * (num_envs - 1)], autoreset_mode=AutoresetMode.SAME_STEP)
@@ -120,7 +121,7 @@ def is_native(envs: VectorEnv) -> bool:
 
 def is_lost_after_error(envs: VectorEnv) -> bool:
     """Return whether an environment that has raised an error cannot be reset, because its process has ended."""
-    return isinstance(envs.unwrapped, ProcessVectorEnv)
+    return isinstance(envs.unwrapped, AsyncVectorEnv)
 
 
 def pause(envs: VectorEnv, which: np.ndarray) -> None:
@@ -130,7 +131,7 @@ def pause(envs: VectorEnv, which: np.ndarray) -> None:
         envs: vector environment of this module.
         which: (num_envs,) bool, the environments that are paused.
     """
-    if isinstance(envs.unwrapped, SyncVectorEnv | ProcessVectorEnv) and which.any():
+    if isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv) and which.any():
         envs.unwrapped.set_attr("paused", which.tolist())
 
 
