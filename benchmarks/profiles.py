@@ -140,7 +140,6 @@ def memory(transitions: int) -> None:
         checkpoint.save({"net": {}, "replay": replay.state_dict()}, Path(folder) / "step-000000000.pt")
         saved = time.perf_counter()
         content = checkpoint.newest(Path(folder))
-        assert content is not None
         replay.load_state_dict(content["replay"])
         loaded = time.perf_counter()
         size = (Path(folder) / "step-000000000.pt").stat().st_size / 1e9

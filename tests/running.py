@@ -193,7 +193,7 @@ def result_of(path: Path) -> dict[str, Any]:
 def checkpoint_of(path: Path) -> dict[str, Any]:
     """Return the state in the newest checkpoint of a run, without what depends on the clock."""
     content = checkpoint.newest(path / "checkpoints")
-    assert content is not None, f"{path} has no checkpoint"
+    assert content, f"{path} has no checkpoint"
     del content["files"], content["episodes"]["seconds"]
     for place in (content["source"], *content["source"].get("actors", ())):
         place.pop("seconds_per_step", None)

@@ -12,7 +12,7 @@ import pickle
 import re
 import textwrap
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -93,8 +93,8 @@ def load(file: Path) -> dict[str, Any]:
     return content
 
 
-def newest(folder: Path) -> dict[str, Any] | None:
-    """Read the newest undamaged step-* checkpoint; None if there are none. A warning names each damaged one.
+def newest(folder: Path) -> dict[str, Any]:
+    """Read the newest undamaged step-* checkpoint; {} if there are none. A warning names each damaged one.
 
     Raises:
         Fault: if there are checkpoints, but all of them are damaged.
@@ -107,7 +107,7 @@ def newest(folder: Path) -> dict[str, Any] | None:
             log.warning("%s", fault)
     if found:
         raise Fault(f"none of the {len(found)} checkpoints in {folder} is intact. Restore one, or start a new run")
-    return None
+    return {}
 
 
 def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None:
@@ -127,59 +127,16 @@ def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None
             ) from error
 
 
-class RunState:
-    """Everything that a run's checkpoints hold, and the way back from them.
+def restore_files(folder: RunFolder, content: Mapping[str, Any], step: int) -> None:
+    """Truncate the growing files to the checkpoint at this agent step, and rename newer checkpoints.
 
-    A resumed run calls `restore` first, which changes no file, because the run may still be refused; then
-    `restore_files`. What belongs to the loop is restored when it starts, because ignite then resets the iteration
-    counter and the running averages. No handler draws random numbers between that and the first batch.
-
-    `objects` are those that are restored before the loop starts, by name.
+    Newer step-* are damaged. Newer best-* are saved again when the run gets there, unless it plays differently.
     """
-
-    def __init__(self, folder: RunFolder, objects: Mapping[str, Stateful]):
-        self.folder = folder
-        self.objects = dict(objects)
-        self._content: dict[str, Any] = {}  # of the checkpoint
-
-    def restore(self, warm_up: int) -> int:
-        """Restore the newest checkpoint, except for files and loop, and return the agent steps until learning starts.
-
-        A new run learns after `warm_up` agent steps. They are needed again if the checkpoint has no replay.
-        """
-        self._content = newest(self.folder.checkpoints) or {}
-        if not self._content:
-            log.info("The run was stopped before its first checkpoint and starts again from the beginning.")
-            return warm_up
-        warm_up = 0 if "replay" in self._content else warm_up
-        without = {"speed"} if warm_up else set()  # after another warm-up, the replay ratio is counted anew
-        restore({name: each for name, each in self.objects.items() if name not in without}, self._content)
-        return warm_up
-
-    def restore_files(self, step: int) -> None:
-        """Truncate the growing files to the checkpoint at this agent step, and rename newer checkpoints.
-
-        Newer step-* are damaged. Newer best-* are saved again when the run gets there, unless it plays differently.
-        """
-        for kind, suffix in (("step", ".damaged"), (BEST, ".undone")):
-            for saved_at, file in numbered(self.folder.checkpoints, kind):
-                if saved_at > step:
-                    file.rename(file.with_suffix(suffix))
-        GrowingFiles(self.folder.path).load_state_dict(self._content.get("files", {}))
-
-    def attach(self, engine: Engine, loop: Mapping[str, Stateful], flush: Callable[[], object]) -> None:
-        """Restore the loop's objects when it starts, and include them and the growing files in checkpoints.
-
-        An object that the checkpoint lacks, such as the schedule of evaluations, starts anew. `flush` writes buffered
-        data to the files.
-        """
-        # A copy, because the content would keep the memory-mapped checkpoint open.
-        saved = copy.deepcopy({name: self._content[name] for name in loop if name in self._content})
-        self._content = {}
-        self.objects |= {**loop, "files": GrowingFiles(self.folder.path, flush)}
-        engine.add_event_handler(
-            Events.EPOCH_STARTED(once=1), lambda: restore({name: loop[name] for name in saved}, saved)
-        )
+    for kind, suffix in (("step", ".damaged"), (BEST, ".undone")):
+        for saved_at, file in numbered(folder.checkpoints, kind):
+            if saved_at > step:
+                file.rename(file.with_suffix(suffix))
+    GrowingFiles(folder.path).load_state_dict(content.get("files", {}))
 
 
 def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:

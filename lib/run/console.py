@@ -37,18 +37,6 @@ from lib.system.progress import TaskProgress, bar_stream
 log = logging.getLogger(__name__)
 
 
-def attach_start(engine: Engine, speed: Speed, warm_up: int, saves: bool) -> None:
-    """Log the end of a warm-up of `warm_up` agent steps, and whether Ctrl-C saves the run."""
-
-    def learning_started(engine: Engine) -> None:
-        steps, seconds = speed.warm_up
-        if warm_up and steps:  # an iterator of the user's own does not count them
-            log.info("Replay warm-up: %s steps in %.1f s, %.0f steps/s.", f"{steps:,}", seconds, speed.warm_up.rate)
-        log.info("Learning. Ctrl-C stops%s.", " and saves" if saves else "; this script saves no checkpoint")
-
-    engine.add_event_handler(TrainingEvents.LEARNING_STARTED, learning_started)
-
-
 class Screen:
     """Bar and lines of a training run.
 

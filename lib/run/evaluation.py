@@ -29,7 +29,7 @@ from lib.run.console import tool_command
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult, Policy, count_at_limit, play_together
 from lib.run.episodes import format_return
 from lib.run.events import TrainingEvents
-from lib.run.folder import RunFolder, read_json, write_json
+from lib.run.folder import RunFolder, write_json
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
 from lib.system.machine import cores
@@ -242,9 +242,19 @@ class PeriodicEvaluation:
 
 
 def evaluate_at_end(
-    policy: GreedyPolicy, env_id: str, options: RunOptions, run: RunFolder, training: Sequence[float]
+    policy: GreedyPolicy,
+    env_id: str,
+    options: RunOptions,
+    run: RunFolder,
+    training: Sequence[float],
+    result: dict[str, Any],
 ) -> None:
-    """Evaluate the network of a run that has ended, compare it with training, and write that to result.json."""
+    """Evaluate the network of a run that has ended, compare it with training, and add that to its result.json.
+
+    Args:
+        training: returns of the last training episodes.
+        result: content of result.json.
+    """
     log.info("Evaluation: %d episodes in single environments, without exploration.", EPISODES)
     evaluated = evaluate(
         policy,
@@ -256,5 +266,6 @@ def evaluate_at_end(
         processes=None if options.owns_process else 1,
     )
     comparison = {"training_mean": fmean(training), "below_training": is_clearly_below(evaluated, training)}
-    write_json(run.result, {**read_json(run.result), "evaluation": evaluated | comparison})
+    result["evaluation"] = evaluated | comparison
+    write_json(run.result, result)
     log_result(evaluated, training, tool_command("evaluate", run.path, env_id, *policy.less_greedy, which=LAST))

@@ -1,5 +1,6 @@
 """setup_ignite: attach everything that a run needs around its loop."""
 
+import copy
 import dataclasses
 import logging
 import math
@@ -19,13 +20,22 @@ from lib.errors import Fault, UsageError
 from lib.experience.interface import ExperienceSource
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
 from lib.run import console, tracking, videos
-from lib.run.checkpoint import Checkpoints, Iteration, RunState, Stateful, load_initial_weights, numbered
+from lib.run.checkpoint import (
+    Checkpoints,
+    Iteration,
+    Stateful,
+    load_initial_weights,
+    newest,
+    numbered,
+    restore,
+    restore_files,
+)
 from lib.run.console import Screen, continue_command
 from lib.run.curve import draw_or_warn
 from lib.run.episodes import EpisodeFile, Episodes
 from lib.run.evaluation import EPISODES_BETWEEN, PeriodicEvaluation, evaluate_at_end
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_as_last, attach_periods, register_events
-from lib.run.folder import RunFolder, read_json, write_json
+from lib.run.folder import GrowingFiles, RunFolder, read_json, write_json
 from lib.run.options import RunOptions, options_of_book
 from lib.run.policy import GreedyPolicy
 from lib.run.ptan_source import RewardsSource, adapt_source
@@ -77,23 +87,24 @@ def setup_ignite(
         TypeError, ValueError: if another argument is wrong.
     """
     start_console()
-    params, options = as_hyperparameters(params), args or options_of_book()
+    params, options, figures = as_hyperparameters(params), args or options_of_book(), figures or {}
     source, net = adapt_source(exp_source, engine, saved=save is not None), _require_network(save, options)
     show_progress(not options.quiet)
     began = 0.0 if options.owns_process else since_process_start()
     time_limit = None if options.time_limit is None else began + options.time_limit
-    figures = figures or {}
-    opened: list[Closable] = [source]
+    opened: list[Closable] = [source]  # and environments of evaluations and videos
     with ExitStack() as undo:  # a run that is refused leaves nothing open, no new folder, and the files of an old one
         folder = RunFolder(run_name, params, options, net)
-        undo.push(lambda kind, error, trace: folder.leave(is_refused=isinstance(error, Exception)))
+        undo.push(lambda kind, error, trace: folder.leave(isinstance(error, Exception) and not source.steps_done))
         undo.callback(lambda: close_all(opened))
         log.info("Run folder: %s", folder.path)
+        episodes = Episodes(source, params.stop_reward, params.milestone, began)
+        speed = Speed(source, params.log_every)
         stopper = Stopper(lambda: source.steps_done, options.stop_after or params.max_steps, time_limit)
         source.stop_asked = stopper.should_stop
         steps, stopped = stopper.steps, stopper.interrupted
         periodic: PeriodicEvaluation | None = None
-        replayer: videos.EpisodeReplayer | None = None
+        recorder: videos.Recorder | None = None
         with undisturbed():
             if net is not None and options.evaluate_every:
                 envs = [make_env(params.env_name) for _ in range(EPISODES_BETWEEN)]
@@ -104,19 +115,24 @@ def setup_ignite(
             if options.record_every:
                 replayer = videos.EpisodeReplayer(params.env_name)
                 opened.append(replayer)
+                recorder = videos.Recorder(replayer, folder.path, options.record_every, episodes, speed.paused, stopped)
 
-        episodes = Episodes(source, params.stop_reward, params.milestone, began)
-        speed = Speed(source, params.log_every)
+        # Restore all but the loop. This changes no file, because the run may still be refused.
         saved = {**(save or {}), **{name: figure for name, figure in figures.items() if isinstance(figure, Stateful)}}
         if isinstance(params, Hyperparameters) and not params.checkpoint_replay:
             saved.pop("replay", None)
-        state = RunState(folder, {"source": source, "episodes": episodes, "speed": speed, **saved})
-        warm_up = state.restore(params.warm_up) if options.resume else params.warm_up
-        if source.steps_done:
+        objects: dict[str, Stateful] = {"source": source, "episodes": episodes, "speed": speed, **saved}
+        content = newest(folder.checkpoints)  # of the checkpoint; {} without one
+        warm_up = 0 if "replay" in content else params.warm_up  # agent steps until learning starts
+        if content:
+            again = {"speed"} if warm_up else set()  # after another warm-up, the replay ratio is counted anew
+            restore({name: each for name, each in objects.items() if name not in again}, content)
             log.info("Resumed at step %s.", f"{source.steps_done:,}")
         elif options.init:
             load_initial_weights(options.init, saved)
         if options.resume:
+            if not content:
+                log.info("The run was stopped before its first checkpoint and starts again from the beginning.")
             _require_steps_left(folder, options, episodes, warm_up, stopper.step_limit)
             source.start()
         settings = {"script": run_name, "seed": options.seed, **options.knobs, **dataclasses.asdict(params)}
@@ -126,7 +142,7 @@ def setup_ignite(
             undo.callback(tracker.fail)
         if options.resume:  # the run is accepted, and its files change from here on
             folder.add_session()
-            state.restore_files(source.steps_done)
+            restore_files(folder, content, source.steps_done)
             videos.cut_back(folder.path, episodes.count)
         board = TensorBoard(folder.path, tracker)
         undo.callback(board.close)
@@ -137,10 +153,16 @@ def setup_ignite(
         loop: dict[str, Stateful] = {"iteration": Iteration(engine), "average": board.average, "random": random_state}
         if periodic is not None:
             loop["evaluations"] = periodic
-        state.attach(engine, loop, board.flush)
-        if options.resume:
-            engine.add_event_handler(Events.EPOCH_STARTED(once=1), partial(_end_if_done, episodes, stopper))
-        engine.add_event_handler(TrainingEvents.LEARNING_STARTED, lambda: folder.result.unlink(missing_ok=True))
+        if content:
+            # When the loop starts, ignite resets the counter of iterations and the average. No handler draws random
+            # numbers between this one and the first batch. A copy, because the content keeps the file open.
+            content = copy.deepcopy({name: content[name] for name in loop if name in content})
+            at_start = partial(restore, {name: loop[name] for name in content}, content)
+            engine.add_event_handler(Events.EPOCH_STARTED(once=1), at_start)
+            # It has nothing to learn if it was stopped before its result or its evaluation was written.
+            end = stopper.check if episodes.solved is None else stopper.solved
+            engine.add_event_handler(Events.EPOCH_STARTED(once=1), end)
+        objects |= {**loop, "files": GrowingFiles(folder.path, board.flush)}
         if isinstance(params, Hyperparameters) and params.learning_rate_final is not None:
             _attach_decay(engine, params, saved.get("optimizer"), source)
         speed.attach(engine)
@@ -155,112 +177,102 @@ def setup_ignite(
             board.attach_evaluation(engine, periodic, steps)
             periodic.attach(engine, speed.paused)
         episode_file = EpisodeFile(folder.path / "episodes.csv", episodes)
-        if replayer is not None and options.record_every:
-            recorder = videos.Recorder(replayer, folder.path, options.record_every, episodes, speed.paused, stopped)
+        if recorder is not None:
             episode_file.video = lambda: recorder.video
             if tracker is not None:
                 recorder.on_video = tracker.send
             engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, recorder)
         engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
-        console.attach_start(engine, speed, warm_up, save is not None)
+
+        def learning_started() -> None:
+            folder.result.unlink(missing_ok=True)
+            number, seconds = speed.warm_up
+            if warm_up and number:  # an iterator of the user's own does not count them
+                log.info(
+                    "Replay warm-up: %s steps in %.1f s, %.0f steps/s.", f"{number:,}", seconds, speed.warm_up.rate
+                )
+            log.info(
+                "Learning. Ctrl-C stops%s.", " and saves" if save is not None else "; this script saves no checkpoint"
+            )
+
+        engine.add_event_handler(TrainingEvents.LEARNING_STARTED, learning_started)
         if not options.quiet:
             Screen(episodes, speed, warm_up, stopper.step_limit, time_limit).attach(engine)
         stopper.watch_ends(engine)  # after the episodes: one that solves the game at the limit counts
         if save is not None:
             Checkpoints(
-                state.objects, folder.checkpoints, params.checkpoint_every, stopper, warms_up=params.warm_up > 0
+                objects, folder.checkpoints, params.checkpoint_every, stopper, warms_up=params.warm_up > 0
             ).attach(engine)  # after all that changes the state
-        Run(settings, params, options, folder, episodes, speed, stopper, board, tracker, net, opened).attach(engine)
-        undo.pop_all()
+
+        def finish(engine: Engine) -> None:
+            """Write the result, close everything, evaluate the network, draw the learning curve, unlock the folder."""
+            state: Any = engine.state
+            reason = state.stopped = stopper.reason or ENDED
+            result = read_json(folder.result)
+            if result.get("steps") == episodes.steps:  # a run that was resumed only for its evaluation
+                result["stopped"] = reason
+            else:
+                result = _describe_result(engine, reason, episodes, speed)
+            write_json(folder.result, result)
+            board.write_end(settings, result, episodes.steps)
+            console.log_result(engine, reason, episodes, speed, source.frame_skip)
+            board.close()
+            close_all(opened)
+            stopper.release_signals()
+            at_error.pop_all()
+            engine.add_event_handler(Events.STARTED, _refuse_another_run)
+            is_complete = reason == SOLVED or (reason == STEPS and options.stop_after is None)
+            is_due = is_complete and "evaluation" not in result and episodes.count and not stopper.signals
+            try:
+                if net is not None and is_due:
+                    arguments = GreedyPolicy(net), params.env_name, options, folder, list(episodes.returns), result
+                    _optional("evaluation", partial(evaluate_at_end, *arguments))
+                if episodes.count:
+                    _optional("learning curve", partial(draw_or_warn, folder.path, params.stop_reward))
+                if tracker is not None:
+                    _optional("tracking", partial(tracker.finish, folder.path, result))
+            finally:
+                folder.close()  # not before: a run that is resumed meanwhile would have its result overwritten
+            commands = console.next_steps(
+                folder.path, params, options, episodes, reason, bool(numbered(folder.checkpoints, "step"))
+            )
+            for purpose, command in commands.items():
+                log.info("%s  # %s", command, purpose)
+
+        def explain(kind: object, error: BaseException | None, trace: object) -> None:
+            """Add the command that continues the run to an error, and draw the learning curve."""
+            if error is None or isinstance(error, KeyboardInterrupt):  # a second Ctrl-C, or one in the warm-up
+                return
+            if numbered(folder.checkpoints, "step"):
+                command = continue_command(folder.path, params.env_name, options, options.stop_after)
+                error.add_note(f"To continue: {command}")
+            if episodes.count:
+                draw_or_warn(folder.path, params.stop_reward)
+
+        def abandon(engine: Engine, error: BaseException) -> None:
+            """Close everything after an error, unlock the run, so that it can be resumed, and raise the error again.
+
+            ignite does not raise an error that has a handler. What a handler raises is reported to all of them again.
+            """
+            stopper.release_signals()
+            with suppress(OSError):  # such as a full disk, which may be the error
+                if isinstance(error, KeyboardInterrupt) and options.owns_process:
+                    board.close()  # the end of the process closes the rest
+                else:
+                    at_error.__exit__(type(error), error, None)
+            engine.add_event_handler(Events.STARTED, _refuse_another_run)
+            raise error
+
+        # After the handlers of the checkpoints: the state is saved before slow trackers and pictures.
+        engine.add_event_handler(Events.COMPLETED, finish)
+        attach_as_last(engine, Events.EXCEPTION_RAISED, abandon)
+        undo.push(explain)
+        at_error = undo.pop_all()
     return folder
 
 
-@dataclasses.dataclass
-class Run:
-    """A run that has been set up, and its end."""
-
-    settings: dict[str, Any]  # hyperparameters and options by name
-    params: RunParameters
-    options: RunOptions
-    folder: RunFolder
-    episodes: Episodes
-    speed: Speed
-    stopper: Stopper
-    board: TensorBoard
-    tracker: tracking.Tracker | None
-    net: nn.Module | None  # None if the run has no checkpoints
-    opened: list[Closable]  # the source, and environments of evaluations and videos
-    has_ended: bool = False
-
-    def attach(self, engine: Engine) -> None:
-        """Attach the handlers, after those of the checkpoints: the state is saved before slow trackers and pictures."""
-        engine.add_event_handler(Events.STARTED, self._require_first)
-        engine.add_event_handler(Events.COMPLETED, self._finish)
-        attach_as_last(engine, Events.EXCEPTION_RAISED, self._abandon)
-
-    def _require_first(self) -> None:
-        if self.has_ended:
-            raise RuntimeError("this run has ended; resume it, or start a new one, with a new Engine")
-
-    def _finish(self, engine: Engine) -> None:
-        """Write the result, close everything, evaluate the network, draw the learning curve, unlock the folder."""
-        self.has_ended = True
-        stopped = self.stopper.reason or ENDED
-        state: Any = engine.state
-        state.stopped = stopped
-        result = read_json(self.folder.result)
-        if result.get("steps") == self.episodes.steps:  # a run that was resumed only for its evaluation
-            result["stopped"] = stopped
-        else:
-            result = _describe_result(engine, stopped, self.episodes, self.speed)
-        write_json(self.folder.result, result)
-        self.board.write_end(self.settings, result, self.episodes.steps)
-        console.log_result(engine, stopped, self.episodes, self.speed, self.episodes.exp_source.frame_skip)
-        self.board.close()
-        close_all(self.opened)
-        self.stopper.release_signals()
-        is_complete = stopped == SOLVED or (stopped == STEPS and self.options.stop_after is None)
-        is_due = is_complete and "evaluation" not in result and self.episodes.count and not self.stopper.signals
-        try:
-            if self.net is not None and is_due:
-                policy, training = GreedyPolicy(self.net), list(self.episodes.returns)
-                arguments = policy, self.params.env_name, self.options, self.folder, training
-                _optional("evaluation", partial(evaluate_at_end, *arguments))
-            if self.episodes.count:
-                _optional("learning curve", partial(draw_or_warn, self.folder.path, self.params.stop_reward))
-            if self.tracker is not None:
-                _optional("tracking", partial(self.tracker.finish, self.folder.path))
-        finally:
-            self.folder.close()  # not before: a run that is resumed meanwhile would have its result overwritten
-        saved, path = bool(numbered(self.folder.checkpoints, "step")), self.folder.path
-        commands = console.next_steps(path, self.params, self.options, self.episodes, stopped, saved)
-        for purpose, command in commands.items():
-            log.info("%s  # %s", command, purpose)
-
-    def _abandon(self, engine: Engine, error: BaseException) -> None:
-        """Close everything after an error, draw the curve, unlock the run, so that it can be resumed, and raise again.
-
-        ignite does not raise an error that has a handler. What the handler raises is reported to all handlers again.
-        """
-        self.stopper.release_signals()
-        is_urgent = isinstance(error, KeyboardInterrupt)  # a second Ctrl-C, or one in the warm-up
-        if not is_urgent and any(self.folder.checkpoints.glob("step-*.pt")):
-            command = continue_command(self.folder.path, self.params.env_name, self.options, self.options.stop_after)
-            note = f"To continue: {command}"
-            if note not in getattr(error, "__notes__", ()):
-                error.add_note(note)
-        if not self.has_ended:
-            self.has_ended = True
-            with suppress(OSError):  # such as a full disk, which may be the error
-                self.board.close()
-            if not (is_urgent and self.options.owns_process):
-                if self.tracker is not None:
-                    self.tracker.fail()
-                close_all(self.opened)
-            if self.episodes.count and not is_urgent:
-                draw_or_warn(self.folder.path, self.params.stop_reward)
-            self.folder.leave(is_refused=isinstance(error, UsageError) and not self.episodes.steps)
-        raise error
+def _refuse_another_run() -> None:
+    raise RuntimeError("this run has ended; resume it, or start a new one, with a new Engine")
 
 
 def _require_network(save: Mapping[str, Stateful] | None, options: RunOptions) -> nn.Module | None:
@@ -288,14 +300,6 @@ def _require_steps_left(
     if episodes.steps + warm_up >= step_limit and result and ("evaluation" in result or not is_evaluated_at_end):
         filling = f" and first fills its replay with {warm_up:,} more steps" if warm_up else ""
         raise UsageError(f"{folder.path} is already at step {episodes.steps:,}{filling}; give a larger --stop-after")
-
-
-def _end_if_done(episodes: Episodes, stopper: Stopper, engine: Engine) -> None:
-    """End a resumed run that has nothing to learn: it was stopped before its result or its evaluation was written."""
-    if episodes.solved is None:
-        stopper.check(engine)
-    else:
-        stopper.solved(engine)
 
 
 def _attach_decay(engine: Engine, params: Hyperparameters, optimizer: object, source: ExperienceSource) -> None:

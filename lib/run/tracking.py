@@ -60,9 +60,8 @@ class Tracker:
         """Send a picture or a video."""
         self._attempt(self.upload, file)
 
-    def finish(self, run: Path) -> None:
-        """Send end/* and the learning curve of a finished run, and close it at the tracker."""
-        result = json.loads((run / "result.json").read_text())
+    def finish(self, run: Path, result: Mapping[str, Any]) -> None:
+        """Send end/* of the result and the learning curve of a finished run, and close it at the tracker."""
         evaluation = result.get("evaluation", {})
         metrics = {f"end/evaluation_{name}": evaluation[name] for name in SPREAD if name in evaluation}
         self._attempt(self.write, end_metrics(result) | metrics, self.steps())

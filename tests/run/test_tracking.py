@@ -104,9 +104,8 @@ def test_a_refused_tracker_changes_no_run(ends, refused, monkeypatch, tmp_path):
 def test_a_tracker_that_fails_is_left_alone(caplog, tmp_path):
     call = Mock(side_effect=ConnectionError("no route"))
     result = {"mean_100": 1.0, "best_mean": 1.0, "seconds": 1.0, "stopped": "solved"}
-    (tmp_path / "result.json").write_text(json.dumps(result | {"this_process": {"steps_per_second": 1.0}}))
     broken = tracking.Tracker("broken", lambda: 0, None, call, call, call, call)
-    broken.finish(tmp_path)
+    broken.finish(tmp_path, result | {"this_process": {"steps_per_second": 1.0}})
     broken.send(tmp_path / "video.webm")
     assert call.call_count == 1
     assert [record.levelname for record in caplog.records] == ["WARNING"]
