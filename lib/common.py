@@ -3,12 +3,12 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from ignite.engine import Engine
+from ptan.ignite import PeriodicEvents  # as the book's common does; otherwise ptan.ignite is the ignite package
 from torch import nn
 
 from lib import book, dqn_model
@@ -44,8 +44,6 @@ __all__ = [
 
 GAME_PARAMS = HYPERPARAMS  # the third edition's name
 
-import_module("ptan.ignite")  # as the book's common does; otherwise ptan.ignite is the ignite package
-
 # On import, because a reader's script may call nothing else before it trains.
 memory.keep_freed_memory()
 
@@ -68,6 +66,7 @@ def setup_ignite(
         tuner_reward_episode, tuner_reward_min: when a trial of the book's search ends; see book.stop_hopeless_trial.
     """
     run = setup.setup_ignite(engine, params, exp_source, run_name, extra_metrics, **options)
+    PeriodicEvents().attach(engine)
     book.stop_hopeless_trial(engine, params, tuner_reward_episode, tuner_reward_min)
     return run
 

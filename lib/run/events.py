@@ -27,28 +27,10 @@ class EpisodeEvents(EventEnum):
     BEST_REWARD_REACHED = "best_reward_reached"
 
 
-class PeriodEvents(EventEnum):
-    """Fired after every 10, 100, ... iterations. The names are those of ptan.ignite.PeriodEvents."""
-
-    ITERS_10_COMPLETED = "iterations_10_completed"
-    ITERS_100_COMPLETED = "iterations_100_completed"
-    ITERS_1000_COMPLETED = "iterations_1000_completed"
-    ITERS_10000_COMPLETED = "iterations_10000_completed"
-    ITERS_100000_COMPLETED = "iterations_100000_completed"
-
-
 def register_events(engine: Engine) -> None:
     """Register all events. every=10 counts episodes for EpisodeEvents, and iterations for all others."""
     engine.register_events(*EpisodeEvents, event_to_attr=dict.fromkeys(EpisodeEvents, "episode"))
-    others = (*TrainingEvents, *PeriodEvents)
-    engine.register_events(*others, event_to_attr=dict.fromkeys(others, "iteration"))
-
-
-def attach_periods(engine: Engine) -> None:
-    """Fire the PeriodEvents."""
-    for power, period in enumerate(PeriodEvents, 1):
-        event = Events.ITERATION_COMPLETED(every=10**power)
-        engine.add_event_handler(event, lambda engine, period=period: engine.fire_event(period))
+    engine.register_events(*TrainingEvents, event_to_attr=dict.fromkeys(TrainingEvents, "iteration"))
 
 
 def attach_as_last(engine: Engine, event: Events, handler: Callable[..., object]) -> None:

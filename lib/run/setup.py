@@ -34,7 +34,7 @@ from lib.run.console import Screen, continue_command
 from lib.run.curve import draw_or_warn
 from lib.run.episodes import EpisodeFile, Episodes
 from lib.run.evaluation import EPISODES_BETWEEN, PeriodicEvaluation, evaluate_at_end
-from lib.run.events import EpisodeEvents, TrainingEvents, attach_as_last, attach_periods, register_events
+from lib.run.events import EpisodeEvents, TrainingEvents, attach_as_last, register_events
 from lib.run.folder import GrowingFiles, RunFolder, read_json, write_json
 from lib.run.options import RunOptions, options_of_book
 from lib.run.policy import GreedyPolicy
@@ -170,7 +170,6 @@ def setup_ignite(
         stopper.watch_loss(engine)  # before all that record or save an iteration
         episodes.attach(engine)
         board.attach(engine, speed, extra_metrics)
-        attach_periods(engine)
         if figures:
             board.attach_figures(engine, steps, figures)
         if periodic is not None:
