@@ -15,7 +15,7 @@ from lib.run.episodes import SMOOTHING, Episodes
 from lib.run.evaluation import PeriodicEvaluation
 from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.run.speed import Speed
-from lib.run.tracking import Tracker, end_metrics
+from lib.run.tracking import Tracker
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +25,9 @@ make_hparams_summaries: Callable[..., Sequence[Any]] = hparams
 
 FIGURES_EVERY = 5_000  # iterations between two figures
 
+# Entries of result.json that are written as end/<name>, besides steps_per_second of this process.
+END = ("mean_100", "best_mean", "seconds")
+
 
 class FigureFunction(Protocol):
     """A function that draws a figure."""
@@ -32,17 +35,24 @@ class FigureFunction(Protocol):
     def __call__(self) -> "Figure": ...
 
 
+class _Writer(SummaryWriter):
+    """torch's writer. A tracker gets its scalars, too."""
+
+    def __init__(self, folder: Path, tracker: Tracker | None):
+        super().__init__(log_dir=str(folder))
+        self.tracker = tracker
+
+    def add_scalar(self, tag: str, scalar_value: Any, *args: Any, **kwargs: Any) -> None:
+        super().add_scalar(tag, scalar_value, *args, **kwargs)
+        if self.tracker is not None:
+            self.tracker.scalars[tag] = scalar_value
+
+
 class _Logger(TensorboardLogger):
     """ignite's logger with torch's writer, which ignite uses only if tensorboardX is not installed."""
 
-    def __init__(self, folder: Path, tracker: Tracker | None):
-        self.writer = SummaryWriter(log_dir=str(folder))
-        self.tracker = tracker
-
-    def attach(self, engine: Engine, log_handler: Any, event_name: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.tracker is not None:
-            self.tracker.mirror(engine, log_handler, event_name)
-        return super().attach(engine, log_handler, event_name, *args, **kwargs)
+    def __init__(self, writer: SummaryWriter):
+        self.writer = writer
 
 
 class TensorBoard:
@@ -50,7 +60,8 @@ class TensorBoard:
 
     def __init__(self, folder: Path, tracker: Tracker | None = None):
         self.average = RunningAverage(output_transform=lambda output: output["loss"], alpha=SMOOTHING)
-        self.logger = _Logger(folder, tracker)
+        self.logger = _Logger(_Writer(folder, tracker))
+        self.tracker = tracker
 
     def attach(self, engine: Engine, speed: Speed, extra_metrics: Sequence[str]) -> None:
         """Write episodes/* when an episode ends, and train/* and time/* whenever the speed is measured.
@@ -86,6 +97,9 @@ class TensorBoard:
             (OutputHandler("time", list(speed.names), global_step_transform=agent_step), speed.every),
         ):
             self.logger.attach(engine, handler, event)
+        if self.tracker is not None:
+            for event in (ended, speed.every):
+                engine.add_event_handler(event, self.tracker.send_scalars)
 
     def attach_evaluation(self, engine: Engine, evaluation: PeriodicEvaluation, steps: Callable[[], int]) -> None:
         """Write the statistics of an evaluation during training as evaluation/*, against the agent step."""
@@ -95,6 +109,8 @@ class TensorBoard:
             global_step_transform=lambda *_: steps(),
         )
         self.logger.attach(engine, scalars, TrainingEvents.EVALUATED)
+        if self.tracker is not None:
+            engine.add_event_handler(TrainingEvents.EVALUATED, self.tracker.send_scalars)
 
     def attach_figures(self, engine: Engine, steps: Callable[[], int], figures: Mapping[str, FigureFunction]) -> None:
         """Write pictures/<name> every FIGURES_EVERY iterations, against the agent step."""
@@ -110,7 +126,9 @@ class TensorBoard:
 
         Hyperparameters that are not numbers, texts or booleans are written as text.
         """
-        metrics = end_metrics(result)
+        values = {name: result[name] for name in END}
+        values["steps_per_second"] = result["this_process"]["steps_per_second"]
+        metrics = {f"end/{name}": value for name, value in values.items() if value is not None}
         for tag, value in metrics.items():
             self.logger.writer.add_scalar(tag, value, step)
         plain = {
