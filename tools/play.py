@@ -26,7 +26,7 @@ from lib.errors import UsageError
 from lib.run.episode_player import EpisodePlayer, EpisodeResult
 from lib.run.policy import EpsilonGreedyPolicy
 from lib.run.videos import FOLDER, FrameSink, Video, frames_per_second
-from lib.system.progress import TaskProgress
+from lib.system.log import TaskProgress
 
 import gymnasium as gym
 import numpy as np
@@ -60,7 +60,7 @@ def record_videos(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -
 
 def record(video: Video, progress: TaskProgress, frame: np.ndarray) -> None:
     video.write(frame)
-    progress.advance()
+    progress.update()
 
 
 def player(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> Callable[[int, FrameSink], EpisodeResult]:

@@ -16,7 +16,7 @@ from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
 from lib.experience.snapshot import REPLAYING, Snapshot
 from lib.system.clock import Stopwatch, since_process_start
-from lib.system.progress import TaskProgress
+from lib.system.log import TaskProgress
 from lib.system.seeds import derived_seeds, hashed_seed
 
 log = logging.getLogger(__name__)
@@ -261,7 +261,7 @@ class Stream(ExperienceSource):
                     chosen = np.where(starts <= step, actions[step], 0).astype(np.int64)
                     self.states, _, terminated, truncated, infos = self.envs.step(chosen)
                     self._record_no_ops(infos, terminated | truncated)
-                    progress.advance(len(chosen))
+                    progress.update(len(chosen))
 
 
 class ExperienceStream(Stream):

@@ -29,7 +29,7 @@ from lib.ppo.fast import FastModel
 from lib.ppo.learner import PPOLearner
 from lib.ppo.rollout import channels_first
 from lib.system.clock import Stopwatch, since_process_start
-from lib.system.progress import TaskProgress
+from lib.system.log import TaskProgress
 
 log = logging.getLogger(__name__)
 

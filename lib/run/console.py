@@ -32,7 +32,7 @@ from lib.run.speed import Speed, format_rate
 from lib.run.stopping import NOT_FINITE, SOLVED
 from lib.system.clock import format_duration, format_estimate, since_process_start
 from lib.system.files import PROJECT
-from lib.system.progress import TaskProgress, bar_stream
+from lib.system.log import TaskProgress, bar_stream
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Screen:
     def _start_warm_up(self) -> None:
         if self.warm_up > 0:
             self._filling = TaskProgress("Replay warm-up", self.warm_up)
-            self.episodes.exp_source.on_step = self._filling.advance
+            self.episodes.exp_source.on_step = self._filling.update
 
     def _start_training(self) -> None:
         self.episodes.exp_source.on_step = lambda steps: None

@@ -32,10 +32,10 @@ from lib.run.events import TrainingEvents
 from lib.run.folder import RunFolder, write_json
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
+from lib.system.log import TaskProgress
 from lib.system.machine import cores
 from lib.system.parent import end_with_learner
 from lib.system.processes import context, kill_child, start_server
-from lib.system.progress import TaskProgress
 from lib.system.seeds import tagged_seed, undisturbed
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def evaluate(
         def add(result: EpisodeResult) -> None:
             if result.number not in results:
                 results[result.number] = result
-                shown.advance()
+                shown.update()
 
         if processes is None and workers > 1:
             deadline = time.monotonic() + SHORT

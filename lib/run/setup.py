@@ -44,8 +44,7 @@ from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper
 from lib.run.tensorboard import FigureFunction, TensorBoard
 from lib.system import memory
 from lib.system.clock import since_process_start
-from lib.system.log import start_console
-from lib.system.progress import show_progress
+from lib.system.log import show_progress, start_console
 from lib.system.seeds import RandomState, undisturbed
 
 log = logging.getLogger(__name__)

@@ -1,11 +1,14 @@
-"""The console: log lines between progress bars, and the commands that they show."""
+"""The console: log lines, and the progress of long tasks, which is a bar on a terminal and a log line elsewhere."""
 
 import logging
+import os
 import shlex
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -13,6 +16,11 @@ from lib.system.files import PROJECT
 
 # From Python 3.14 on, tqdm's own lock starts a process, which imports modules from the current folder.
 tqdm.set_lock(threading.RLock())
+
+INTERVAL = 30.0  # seconds between two log lines about the progress of a task
+
+log = logging.getLogger(__name__)
+_shown = False
 
 
 class Console(logging.Handler):
@@ -37,6 +45,55 @@ def start_console() -> None:
     logger.setLevel(logging.INFO)
     # ignite logs an exception twice before it raises it. The caller that catches it reports it once.
     logging.getLogger("ignite").setLevel(logging.CRITICAL)
+
+
+def show_progress(shown: bool) -> None:
+    """Show or hide the progress of tasks in this process. It is hidden at first, as in the processes of actors."""
+    global _shown
+    _shown = shown
+
+
+def bar_stream() -> Any | None:
+    """Return the stream on which bars are drawn, or None without a terminal that can move its cursor."""
+    if os.environ.get("TERM") == "dumb":
+        return None
+    return next((stream for stream in (sys.stderr, sys.stdout) if stream.isatty()), None)
+
+
+class TaskProgress(tqdm):  # type: ignore[type-arg] # tqdm is no generic class when it runs
+    """Progress of one task, used as a context manager.
+
+    Args:
+        task: description of the task, such as "Evaluation".
+        total: size of the task, or None if unknown.
+        unit: plural of what is counted.
+        shown: whether to show anything; None for the setting of this process, see show_progress.
+    """
+
+    monitor_interval = 0  # no thread that draws a bar between two updates
+
+    def __init__(self, task: str, total: int | None = None, unit: str = "steps", shown: bool | None = None):
+        self._begun = time.monotonic()
+        options: dict[str, Any] = {"disable": not (_shown if shown is None else shown), "leave": False, "miniters": 1}
+        if (stream := bar_stream()) is not None:
+            options |= {"unit": f" {unit}", "dynamic_ncols": True, "file": stream}
+        else:
+            line = "{desc}: {n:,}" + (f" {unit}." if total is None else f" of {total:,} {unit}, {{remaining}} left.")
+            options |= {"bar_format": line, "mininterval": INTERVAL, "delay": INTERVAL}
+            options |= {"file": _LoggedLines(), "position": 0}
+        super().__init__(desc=task, total=total, **options)
+
+    def count_seconds(self) -> None:
+        """Advance to the seconds since the start, for a task whose `total` is an estimate in seconds."""
+        self.update(int(time.monotonic() - self._begun) - int(self.n))
+
+
+class _LoggedLines:
+    """Stream whose lines are logged. tqdm clears a line by spaces."""
+
+    def write(self, text: str) -> None:
+        if line := text.strip():
+            log.info(line)
 
 
 def without_folder(word: str) -> str:

@@ -1,9 +1,13 @@
+"""Log lines on any console, and the progress of tasks in them."""
+
+import logging
 import re
 import subprocess
 import sys
 
 import pytest
 
+from lib.system import log
 from running import BASELINE, ENVIRONMENT, PROJECT, SMALL_DQN, folder, result_of, start_program
 
 RUN = (sys.executable, PROJECT / BASELINE, "--env-id", "fakes:Chain-v0", *SMALL_DQN, "--stop-after", "250")
@@ -33,3 +37,19 @@ def test_a_folder_whose_name_the_console_cannot_show(tmp_path):
     assert process.returncode == 0, errors
     assert re.search(r"Run folder: .*\\xdcbung", output)
     assert result_of(folder(runs_dir))["stopped"] == "step limit"
+
+
+def test_without_a_terminal_progress_is_logged_every_half_minute(monkeypatch, caplog):
+    now = 0.0
+    monkeypatch.setattr("tqdm.std.time", lambda: now)
+    monkeypatch.setattr(log, "bar_stream", lambda: None)
+    caplog.set_level(logging.INFO)
+    with log.TaskProgress("Warm-up", 5000, shown=True) as task:
+        for _ in range(700):
+            now += 0.1
+            task.update()
+    assert caplog.messages == ["Warm-up: 300 of 5,000 steps, 07:50 left.", "Warm-up: 600 of 5,000 steps, 07:20 left."]
+    with log.TaskProgress("Evaluation", shown=False) as hidden:
+        now += 100.0
+        hidden.update()
+    assert len(caplog.messages) == 2
