@@ -12,6 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from lib.run.folder import read_params
 from lib.run.options import CHANGEABLE, RunOptions
 from lib.run.speed import Speed, format_rate
 from lib.run.stopping import NOT_FINITE, SOLVED
-from lib.system.clock import format_duration, format_estimate, since_process_start
+from lib.system.clock import format_estimate, since_process_start
 from lib.system.files import PROJECT
 from lib.system.log import TaskProgress, bar_stream
 
@@ -101,7 +102,7 @@ class Screen:
         """Log the episodes since the last line: the book's line for a single one, otherwise a summary."""
         count, episode, returns = self.episodes.count, self._recent[-1], self._returns
         self._returns = []
-        elapsed = format_duration(self.episodes.seconds_at(episode.clock))
+        elapsed = timedelta(seconds=int(self.episodes.seconds_at(episode.clock)))
         if len(returns) > 1:
             first, mean = count - len(returns) + 1, sum(returns) / len(returns)
             log.info(
@@ -145,7 +146,7 @@ class Screen:
             parts.append(f"step {episodes.steps:,}")
         if self.speed.recent > 0:
             parts.append(f"{format_rate(self.speed.recent)} steps/s")
-        return ", ".join([*parts, format_duration(episodes.seconds), *self._left()])
+        return ", ".join([*parts, str(timedelta(seconds=int(episodes.seconds))), *self._left()])
 
     def _left(self) -> list[str]:
         """Return the estimated time until the goal or the first limit, whichever comes first; [] if unknown."""
@@ -200,7 +201,7 @@ def log_result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed, f
     else:
         log.info("Too short to measure the speed." if speed.updates else "No update was made in this process.")
     if stopped == SOLVED and episodes.solved is not None:
-        took, iterations = format_duration(episodes.solved["seconds"]), engine.state.iteration
+        took, iterations = timedelta(seconds=int(episodes.solved["seconds"])), engine.state.iteration
         log.info("Game solved in %s, after %d episodes and %d iterations!", took, episodes.count, iterations)
     else:
         log.info("Stopped at step %s: %s.", f"{episodes.steps:,}", stopped)

@@ -5,6 +5,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ignite.engine import Engine, Events
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
 from lib.run.events import EpisodeEvents
-from lib.system.clock import format_duration, since_process_start
+from lib.system.clock import since_process_start
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +146,8 @@ class Episodes:
                     "episode": self.count,
                     "iteration": engine.state.iteration,
                 }
-                log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, format_duration(self.seconds))
+                took = timedelta(seconds=int(self.seconds))
+                log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, took)
         if self._is_at(self.stop_reward):
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
 

@@ -49,12 +49,6 @@ def _process_start() -> float:
     return time.monotonic() - running
 
 
-def format_duration(seconds: float) -> str:
-    """Format seconds as h:mm:ss."""
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-
-
 def format_estimate(seconds: float) -> str:
     """Format an estimated duration in the largest unit that fits twice: "40 s", "3 min", "2 h" or "4 days"."""
     if seconds < 115:

@@ -34,8 +34,3 @@ def test_without_proc_the_import_counts_as_the_start(monkeypatch, tmp_path):
 )
 def test_an_estimate_is_rounded_to_one_unit(seconds, text):
     assert clock.format_estimate(seconds) == text
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(59.9, "0:00:59"), (3600, "1:00:00"), (90061, "25:01:01")])
-def test_a_duration_has_hours_minutes_and_seconds(seconds, text):
-    assert clock.format_duration(seconds) == text
