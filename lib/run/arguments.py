@@ -13,7 +13,6 @@ from lib.envs.preprocessing import without_options
 from lib.envs.single_env import reward_threshold
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, LONGEST_RUN_NAME, OWN, RunParameters, explain, plain, settings_of
-from lib.run import tracking
 from lib.run.folder import find, read_params, trusted_id
 from lib.run.options import CHANGEABLE, DEFAULT_RUNS_DIR, RunOptions, usable_device
 
@@ -69,8 +68,6 @@ def resolve(parser: Parser, argv: Argv, script: str) -> Resolved:
     options, knobs = parser.parse(argv)
     config = _read_config(options.pop("config"), parser.kind, knobs) if "config" in options else Config({}, {}, "")
     options["device"] = usable_device(options.get("device", "cpu"))
-    if "track" in options:
-        tracking.require(options["track"])
     for name in ("resume", "init"):
         if name in options:
             options[name] = find(options[name], options.get("runs_dir", DEFAULT_RUNS_DIR))

@@ -115,20 +115,16 @@ def _id(run: Path) -> str:
 TRACKERS = {"wandb": track_by_wandb, "mlflow": track_by_mlflow}
 
 
-def require(name: str) -> None:
-    """Raise UsageError if a tracker is not installed."""
-    if find_spec(name) is None:
-        raise UsageError(
-            f"--track {name} needs the package {name}, which is not installed; run {install_command(name)}"
-        )
-
-
 def start(name: str, run: Path, settings: Mapping[str, Any], steps: Callable[[], int]) -> Tracker:
     """Open a new or resumed run at a tracker, a key of TRACKERS.
 
     Raises:
-        UsageError: if the tracker does not answer or refuses.
+        UsageError: if the tracker is not installed, does not answer or refuses.
     """
+    if find_spec(name) is None:
+        raise UsageError(
+            f"--track {name} needs the package {name}, which is not installed; run {install_command(name)}"
+        )
     try:
         with undisturbed():
             return TRACKERS[name](run, settings, steps)
