@@ -176,7 +176,7 @@ def quotient(option: str, whole: int, part: int) -> int:
     return whole // part
 
 
-def main(train: Callable[[Any, RunOptions], State], parser: Parser, script: str) -> None:
+def main(train: Callable[[Any, RunOptions], State | None], parser: Parser, script: str) -> None:
     """Parse the command line, seed, train, and exit.
 
     The exit code is 0 if the run was solved, reached a limit or was ended by its script. It is 2 for a UsageError, 1
@@ -191,6 +191,8 @@ def main(train: Callable[[Any, RunOptions], State], parser: Parser, script: str)
         params, args = resolve(parser, None, script)
         prepare(args.seed)
         state = train(params, args)
+        if state is None:
+            raise UsageError(f"train of {script}.py returned nothing; it has to end with `return engine.run(...)`")
         stopped: str = state.stopped  # type: ignore[attr-defined]  # see setup_ignite
         sys.exit(EXIT_CODES[stopped])
 

@@ -21,3 +21,14 @@ def test_an_error_of_the_system_prints_one_line_that_says_what_is_kept(capsys, n
         raise OSError(number, os.strerror(number), "a/b")
     assert end.value.code == 1
     assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_a_train_function_that_returns_nothing_ends_in_one_line(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["01_own.py"])
+    with pytest.raises(SystemExit) as end:
+        cli.main(lambda params, args: None, cli.parser("Own."), "01_own")
+    assert end.value.code == 2
+    assert (
+        capsys.readouterr().err
+        == "error: train of 01_own.py returned nothing; it has to end with `return engine.run(...)`\n"
+    )
