@@ -20,7 +20,6 @@ from running import (
     folder,
     result_of,
     run,
-    run_by_itself,
     trusting,
     wait_for,
 )
@@ -167,15 +166,3 @@ def test_a_damaged_best_checkpoint_is_refused_with_a_hint(refused, trained_run):
     hint = f"{best} is damaged: File is not a zip file. Add --checkpoint last "
     assert hint in refused(EVALUATE, trained_run, *trusting(trained_run), code=1)
     refused(EVALUATE, trained_run, *trusting(trained_run), "--checkpoint", "last", code=0)
-
-
-@pytest.mark.long  # the fork server, which imports first, has a test of its own
-@pytest.mark.parametrize("script", [PARALLEL, ACTORS], ids=str)
-def test_processes_do_not_import_from_the_current_folder(tmp_path, script):
-    for module in ("multiprocessing", "tempfile", "ray"):
-        (tmp_path / f"{module}.py").write_text(EVIL)
-    small = SMALL_PPO if script == ACTORS else SMALL_DQN
-    options = ("--env-id", "CartPole-v1", "--stop-after", 200, "--quiet", "--runs-dir", tmp_path / "runs")
-    process = run_by_itself(script, *small, *options, cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
-    assert not (tmp_path / "imported").exists()

@@ -1,4 +1,4 @@
-"""Run folders: names, the lock, JSON files, files that grow, how runs are found, and the commit."""
+"""Run folders: names, JSON files, files that grow, how runs are found, and the commit."""
 
 import json
 import re
@@ -11,10 +11,10 @@ import pytest
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import folder
-from lib.run.folder import GrowingFiles, RunFolder, find, in_use, read_params, trusted_id
+from lib.run.folder import GrowingFiles, RunFolder, find, read_params, trusted_id
 from lib.run.options import RunOptions
 from lib.system import files
-from running import PROJECT, first_line, full_disk, start_program
+from running import PROJECT, full_disk
 
 PONG = HYPERPARAMS["pong"]
 
@@ -61,32 +61,6 @@ def test_a_resumed_run_adds_its_session_and_logs_a_changed_commit(tmp_path, monk
     assert "its commit was" in caplog.text
     assert len(read_params(run.path)["sessions"]) == 3
     assert not list(run.path.rglob(".*.tmp"))
-
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from lib.hyperparameters import HYPERPARAMS
-from lib.run.folder import RunFolder
-from lib.run.options import RunOptions
-run = RunFolder("01_baseline", HYPERPARAMS["pong"], RunOptions(resume=Path(sys.argv[1])))
-print("held", flush=True)
-time.sleep(60)
-"""
-
-
-def test_a_run_cannot_be_opened_until_its_process_has_ended(tmp_path):
-    run = new_run(tmp_path)
-    holder = start_program(HOLDER, tmp_path, run.path)
-    assert first_line(holder) == "held"
-    for _ in range(2):
-        assert in_use(run.path)
-        with pytest.raises(UsageError, match=f"in use by process {holder.pid}"):
-            resumed(run)
-    holder.kill()
-    holder.communicate()
-    assert not in_use(run.path)
-    resumed(run).close()
 
 
 def test_a_published_model_cannot_be_resumed_and_stays_as_it_is(tmp_path):
