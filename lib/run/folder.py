@@ -43,7 +43,6 @@ from lib.system import files, machine
 log = logging.getLogger(__name__)
 
 FORMAT = 2  # of run folders and models; one more whenever older ones can no longer be read
-LONGEST_NAME = 220  # bytes of a run folder's name after the time; file systems allow 255 in all
 PACKAGES = ("torch", "pytorch-ignite", "ptan", "gymnasium", "ale-py", "tensorboard", "numpy")
 CODE = ("lib", "chapter08", "chapter09", "distributed", "tools", "benchmarks", "examples")  # folders of Python files
 
@@ -301,8 +300,7 @@ def _refuse_model(run: Path) -> None:
 
 
 def _new_folder(runs_dir: Path, name: str) -> Path:
-    cut = name.replace(os.sep, "-").encode()[:LONGEST_NAME].decode(errors="ignore")
-    stem = f"{datetime.now():%Y-%m-%dT%H%M}-{cut}"
+    stem = f"{datetime.now():%Y-%m-%dT%H%M}-{name.replace(os.sep, '-')}"
     runs_dir.mkdir(parents=True, exist_ok=True)
     for k in itertools.count(1):
         path = runs_dir / (stem if k == 1 else f"{stem}-{k}")

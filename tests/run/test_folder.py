@@ -30,13 +30,10 @@ def resumed(run):
     return RunFolder("01_baseline", PONG, RunOptions(resume=run.path))
 
 
-def test_folder_names_are_numbered_if_they_repeat_and_cut_before_they_are_too_long(tmp_path):
+def test_folder_names_are_numbered_if_they_repeat(tmp_path):
     first, second = (new_run(tmp_path / "new" / "runs").path.name for _ in range(2))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d{4}-pong-01_baseline", first)
     assert second == f"{first}-2" or second[15] != first[15]  # the minute may have changed in between
-    long = new_run(tmp_path, changes="-learning_rate=0.0001" * 12).path.name
-    assert "-pong-01_baseline-learning_rate=0.0001" in long
-    assert len(long) <= 240
 
 
 def test_params_json_has_the_settings_and_the_session(tmp_path):
