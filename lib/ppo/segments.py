@@ -151,7 +151,7 @@ class Segments(ExperienceSource):
     def _waiting(self) -> bool:
         """Called by the actors about once a second. Return whether the run was asked to stop."""
         if self._restoring is not None:
-            self._restoring.count_seconds()
+            self._restoring.update()
         return self.stop_asked()
 
     def _gathered(self, actors: Actors) -> list[Segment]:

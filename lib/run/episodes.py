@@ -180,11 +180,13 @@ class Episodes:
 
 
 class EpisodeFile:
-    """Handler of EPISODE_COMPLETED that writes a row of episodes.csv."""
+    """Handler of EPISODE_COMPLETED that writes a row of episodes.csv.
 
-    def __init__(self, path: Path, episodes: Episodes):
-        self.path, self.episodes = path, episodes
-        self.video: Callable[[], str] = lambda: ""  # returns the path of the newest episode's video in the run folder
+    `record` records the newest episode, and returns the path of its video in the run folder, or "" without a video.
+    """
+
+    def __init__(self, path: Path, episodes: Episodes, record: Callable[[], str] = lambda: ""):
+        self.path, self.episodes, self.record = path, episodes, record
         if not path.exists():
             self._append(CSV_COLUMNS)
 
@@ -193,7 +195,7 @@ class EpisodeFile:
         assert episode is not None
         seconds = self.episodes.seconds_at(episode.clock)
         numbers = self.episodes.count, episode.step, episode.length, f"{episode.total:.7g}", f"{seconds:.2f}"
-        self._append([*numbers, self.video()])
+        self._append([*numbers, self.record()])
 
     def _append(self, row: Sequence[object]) -> None:
         with self.path.open("a", newline="") as file:

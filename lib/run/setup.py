@@ -174,12 +174,9 @@ def setup_ignite(
         if periodic is not None:
             board.attach_evaluation(engine, periodic, steps)
             periodic.attach(engine, speed.paused)
-        episode_file = EpisodeFile(folder.path / "episodes.csv", episodes)
-        if recorder is not None:
-            episode_file.video = lambda: recorder.video
-            if tracker is not None:
-                recorder.on_video = tracker.send
-            engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, recorder)
+        if recorder is not None and tracker is not None:
+            recorder.on_video = tracker.send
+        episode_file = EpisodeFile(folder.path / "episodes.csv", episodes, recorder or (lambda: ""))
         engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
 
         def learning_started() -> None:

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, Self
 import cv2
 import gymnasium as gym
 import numpy as np
-from ignite.engine import Engine
 
 from lib.envs.atari import frame_skip, is_atari, reset_with_no_ops
 from lib.envs.single_env import make_env
@@ -268,7 +267,7 @@ class EpisodeReplayer:
 
 @dataclasses.dataclass
 class Recorder:
-    """Handler of EPISODE_COMPLETED that records every n-th episode."""
+    """Function that records the newest episode if it is an n-th one. It returns the path in the run folder, or ""."""
 
     replayer: EpisodeReplayer
     run: Path  # run folder; videos are written to its subfolder FOLDER
@@ -277,27 +276,24 @@ class Recorder:
     untimed: Untimed
     stopped: Callable[[], bool]  # returns whether the run has to end at once; the current video is then left out
     on_video: Callable[[Path], object] = lambda path: None  # receives the path of each new video
-    video: str = ""  # path of the newest episode's video in the run folder; "" if it has none
     _warned: set[str] = dataclasses.field(default_factory=set)  # kinds of warnings that were logged
 
-    def __call__(self, engine: Engine) -> None:
-        self.video = ""
+    def __call__(self) -> str:
         number, episode = self.episodes.count, self.episodes.last
         assert episode is not None
-        if number % self.every:
-            return
         try:
-            with self.untimed(), undisturbed():
-                self._record(number, episode)
+            if not number % self.every:
+                with self.untimed(), undisturbed():
+                    return self._record(number, episode)
         except Exception as error:  # noqa: BLE001 - an error of the user's environment must not end the training
             self._warn_once("No video of episode %d: %s: %s.", number, type(error).__name__, error)
+        return ""
 
-    def _record(self, number: int, episode: Episode) -> None:
+    def _record(self, number: int, episode: Episode) -> str:
         if episode.trace is None:
             log.info("No video of episode %d: it ended before the run was resumed.", number)
-            return
-        folder = self.run / FOLDER
-        with Video(folder / "episode.part.webm", self.replayer.frames_per_second) as video:
+            return ""
+        with Video(self.run / FOLDER / "episode.part.webm", self.replayer.frames_per_second) as video:
             playback = self.replayer.play(episode, episode.trace(), video.write, self.stopped)
             if playback is None:
                 log.info("No video of episode %d: the run is stopping.", number)
@@ -309,11 +305,10 @@ class Recorder:
                     *(number, episode.total, episode.length, playback.total, playback.length),
                 )
             else:
-                for old in folder.glob(f"episode-{number}-return-*.webm"):  # from before a resume
-                    old.unlink()
                 path = video.keep(f"episode-{number}-return-{episode.total:.7g}.webm")
-                self.video = f"{FOLDER}/{path.name}"
                 self.on_video(path)
+                return f"{FOLDER}/{path.name}"
+        return ""
 
     def _warn_once(self, message: str, *values: Any) -> None:
         if message not in self._warned:

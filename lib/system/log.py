@@ -5,7 +5,6 @@ import os
 import shlex
 import sys
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -73,7 +72,6 @@ class TaskProgress(tqdm):  # type: ignore[type-arg] # tqdm is no generic class w
     monitor_interval = 0  # no thread that draws a bar between two updates
 
     def __init__(self, task: str, total: int | None = None, unit: str = "steps", shown: bool | None = None):
-        self._begun = time.monotonic()
         options: dict[str, Any] = {"disable": not (_shown if shown is None else shown), "leave": False, "miniters": 1}
         if (stream := bar_stream()) is not None:
             options |= {"unit": f" {unit}", "dynamic_ncols": True, "file": stream}
@@ -82,10 +80,6 @@ class TaskProgress(tqdm):  # type: ignore[type-arg] # tqdm is no generic class w
             options |= {"bar_format": line, "mininterval": INTERVAL, "delay": INTERVAL}
             options |= {"file": _LoggedLines(), "position": 0}
         super().__init__(desc=task, total=total, **options)
-
-    def count_seconds(self) -> None:
-        """Advance to the seconds since the start, for a task whose `total` is an estimate in seconds."""
-        self.update(int(time.monotonic() - self._begun) - int(self.n))
 
 
 class _LoggedLines:
