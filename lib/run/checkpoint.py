@@ -201,14 +201,14 @@ class Iteration:
 class Checkpoints:
     """Save checkpoints at regular steps, at most five minutes apart, at the end of the run, and at each best mean.
 
-    After an error, nothing is saved. A state whose loss is not finite is never saved.
+    After an error, nothing is saved, nor before the first iteration, because the run then starts again. A state whose
+    loss is not finite is never saved.
     """
 
     objects: Mapping[str, Stateful]  # to save, by name; at least "net"
     folder: Path
     every: int  # agent steps between checkpoints
     stopper: Stopper
-    warms_up: bool = False  # a run that is stopped in its warm-up saves nothing, because it starts again
 
     INTERVAL: ClassVar[float] = 300.0  # seconds between two checkpoints, if an iteration does not take longer
 
@@ -235,9 +235,7 @@ class Checkpoints:
             load(numbered(self.folder, "step")[-1][1])
 
     def _save_resumable(self, engine: Engine) -> None:
-        if self.warms_up and not engine.state.iteration:
-            return
-        if self.stopper.reason != NOT_FINITE and self.stopper.steps() > self._saved_at:
+        if engine.state.iteration and self.stopper.reason != NOT_FINITE and self.stopper.steps() > self._saved_at:
             self._save("step", self.objects)
             self._saved_at, self._saved_when = self.stopper.steps(), since_process_start()
 

@@ -57,8 +57,7 @@ class Screen:
         self._stream = bar_stream()
         self._intervals = self.FILE if self._stream is None else self.TERMINAL
         self._next_line, self._next_state = -math.inf, math.inf
-        self._filling: TaskProgress | None = None
-        self._bar: tqdm[Any] | None = None
+        self._bar: tqdm[Any] | None = None  # of the warm-up, or of the training
         self._recent: deque[Episode] = deque(maxlen=WINDOW)  # of this process
         self._returns: list[float] = []  # of the episodes since the last line
 
@@ -72,11 +71,10 @@ class Screen:
 
     def _start_warm_up(self) -> None:
         if self.warm_up > 0:
-            self._filling = TaskProgress("Replay warm-up", self.warm_up)
-            self.episodes.exp_source.on_step = self._filling.update
+            self._bar = TaskProgress("Replay warm-up", self.warm_up)
+            self.episodes.exp_source.on_step = self._bar.update  # which does nothing when the bar is closed
 
     def _start_training(self) -> None:
-        self.episodes.exp_source.on_step = lambda steps: None
         self._close()
         if self._stream is not None:
             shape = "{percentage:3.0f}%|{bar}| {desc}"
@@ -167,10 +165,9 @@ class Screen:
             self._log_episodes()
 
     def _close(self) -> None:
-        for shown in (self._filling, self._bar):
-            if shown is not None:
-                shown.close()
-        self._filling = self._bar = None
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
 
 
 def seconds_to_rise(episodes: Sequence[Episode], missing: float) -> float | None:

@@ -195,9 +195,8 @@ def setup_ignite(
             Screen(episodes, speed, warm_up, stopper.step_limit, time_limit).attach(engine)
         stopper.watch_ends(engine)  # after the episodes: one that solves the game at the limit counts
         if save is not None:
-            Checkpoints(
-                objects, folder.checkpoints, params.checkpoint_every, stopper, warms_up=params.warm_up > 0
-            ).attach(engine)  # after all that changes the state
+            checkpoints = Checkpoints(objects, folder.checkpoints, params.checkpoint_every, stopper)
+            checkpoints.attach(engine)  # after all that changes the state
 
         def finish(engine: Engine) -> None:
             """Write the result, close everything, evaluate the network, draw the learning curve, unlock the folder."""
