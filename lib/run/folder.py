@@ -51,10 +51,8 @@ class RunFolder:
     """A new or resumed run folder, locked against other processes until `close`.
 
     Args:
-        script: name of the script, such as "01_baseline".
-        params: hyperparameters.
+        name: what follows the time in the name of a new run's folder.
         options: options, among them the parent folder of a new run or the folder to resume.
-        net: network that checkpoints hold, or None. A new run records its class.
 
     Attributes:
         path: the run folder.
@@ -65,10 +63,10 @@ class RunFolder:
         UsageError: if another process works on the run to resume, or if that run is a published model.
     """
 
-    def __init__(self, script: str, params: RunParameters, options: RunOptions, net: nn.Module | None = None):
+    def __init__(self, name: str, options: RunOptions):
         if options.resume:
             _refuse_model(options.resume)  # before the folder is locked, which would add a file to it
-        self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}{options.changes}")
+        self.path = options.resume or _new_folder(options.runs_dir, name)
         self.checkpoints, self.result = self.path / "checkpoints", self.path / "result.json"
         self._options = options
         self._lock = FileLock(self.path / "lock", timeout=1, thread_local=False)  # a tool may look for a moment
@@ -77,14 +75,8 @@ class RunFolder:
         except Timeout as error:
             holder = Path(self._lock.lock_file).read_text()
             raise UsageError(f"{self.path} is in use by process {holder}; stop that process first") from error
-        try:
-            Path(self._lock.lock_file).write_text(str(os.getpid()))
-            self.checkpoints.mkdir(exist_ok=True)
-            if not options.resume:
-                write_json(self.path / "params.json", describe(script, params, options, net))
-        except BaseException:
-            self.leave(is_refused=True)
-            raise
+        Path(self._lock.lock_file).write_text(str(os.getpid()))
+        self.checkpoints.mkdir(exist_ok=True)
 
     def add_session(self) -> None:
         """Add this process to the sessions of a resumed run, and remove unfinished files of processes before it."""

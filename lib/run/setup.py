@@ -35,7 +35,7 @@ from lib.run.curve import draw_or_warn
 from lib.run.episodes import EpisodeFile, Episodes
 from lib.run.evaluation import EPISODES_BETWEEN, PeriodicEvaluation, evaluate_at_end
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_as_last, register_events
-from lib.run.folder import GrowingFiles, RunFolder, read_json, write_json
+from lib.run.folder import GrowingFiles, RunFolder, describe, read_json, write_json
 from lib.run.options import RunOptions, options_of_book
 from lib.run.policy import GreedyPolicy
 from lib.run.ptan_source import RewardsSource, adapt_source
@@ -93,9 +93,11 @@ def setup_ignite(
     time_limit = None if options.time_limit is None else began + options.time_limit
     opened: list[Closable] = [source]  # and environments of evaluations and videos
     with ExitStack() as undo:  # a run that is refused leaves nothing open, no new folder, and the files of an old one
-        folder = RunFolder(run_name, params, options, net)
+        folder = RunFolder(f"{params.run_name}-{run_name}{options.changes}", options)
         undo.push(lambda kind, error, trace: folder.leave(isinstance(error, Exception) and not source.steps_done))
         undo.callback(lambda: close_all(opened))
+        if not options.resume:
+            write_json(folder.path / "params.json", describe(run_name, params, options, net))
         log.info("Run folder: %s", folder.path)
         episodes = Episodes(source, params.stop_reward, params.milestone, began)
         speed = Speed(source, params.log_every)

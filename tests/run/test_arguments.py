@@ -13,7 +13,7 @@ from lib import cli
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, PPO_FAST_HYPERPARAMS
 from lib.run import arguments
-from lib.run.folder import RunFolder
+from lib.run.folder import RunFolder, describe, write_json
 from lib.run.options import RunOptions
 from running import PROJECT
 
@@ -52,8 +52,10 @@ def config(tmp_path):
 def run(tmp_path):
     """The folder of a run with --seed 7 --set batch_size=8 --envs 4 --without noisy."""
     new = ("--seed", 7, "--set", "batch_size=8", "--envs", 4, "--without", "noisy", "--runs-dir", tmp_path)
-    folder = RunFolder("02_n_envs", *resolve(*new))
+    params, options = resolve(*new)
+    folder = RunFolder("pong-02_n_envs", options)
     folder.close()
+    write_json(folder.path / "params.json", describe("02_n_envs", params, options))
     return folder.path
 
 

@@ -30,7 +30,7 @@ from lib.run.folder import RunFolder, in_use
 from lib.run.options import RunOptions
 from lib.run.setup import setup_ignite
 from lib.system import clock, memory
-from running import contents, folder, result_of
+from running import contents, folder, full_disk, result_of
 
 SMALL = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
 GOAL = {"stop_reward": 15.0, "milestone": None}  # reached when 100 episodes of Counting(length=5) have ended
@@ -174,7 +174,7 @@ def test_a_run_cannot_be_resumed_during_its_final_evaluation(tmp_path, monkeypat
 
     def evaluate(*args, **options):
         with pytest.raises(UsageError, match="is in use by process"):
-            RunFolder("own", SMALL, RunOptions(resume=folder(tmp_path)))
+            RunFolder("own", RunOptions(resume=folder(tmp_path)))
         asked.append(options["processes"])
         return summary(EpisodeResult(number, 20.0, 5, b"") for number in range(20))
 
@@ -287,6 +287,12 @@ def test_what_is_refused_leaves_no_folder_and_a_resumed_run_as_it_was(tmp_path, 
         set_up(tmp_path, resume=path, stop_after=60, **options)
     assert contents(path) == before
     assert not in_use(path)
+
+
+def test_a_new_run_that_cannot_be_written_leaves_no_folder(tmp_path):
+    with full_disk(10), pytest.raises(OSError, match="File too large"):
+        set_up(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_that_is_refused_before_its_first_step_leaves_no_folder(tmp_path):
