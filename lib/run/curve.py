@@ -48,15 +48,7 @@ def shorten_thousands(axis: "Axis") -> None:
     axis.set_major_formatter(EngFormatter(sep=""))
 
 
-def draw_or_warn(run: Path, stop_reward: float | None) -> None:
-    """Draw the learning curve of a run that has ended, or log why it could not be drawn; see `draw_curve`."""
-    try:
-        log.info("Learning curve: %s", shown(draw_curve(run, stop_reward)))
-    except Exception as error:  # noqa: BLE001 - the run is saved, and only a picture is lost
-        log.warning("The learning curve could not be drawn: %s: %s", type(error).__name__, error)
-
-
-def draw_curve(run: Path, stop_reward: float | None) -> Path:
+def draw_curve(run: Path, stop_reward: float | None) -> None:
     """Draw curve.png: the returns in a run's episodes.csv against steps and minutes, and any stop_reward."""
     # Imported late: these packages take a second, and a run needs them only at its end.
     import pandas as pd
@@ -80,4 +72,4 @@ def draw_curve(run: Path, stop_reward: float | None) -> Path:
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=110)
     files.write(run / "curve.png", picture.getvalue())
-    return run / "curve.png"
+    log.info("Learning curve: %s", shown(run / "curve.png"))

@@ -19,7 +19,7 @@ from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
 from lib.experience.interface import ExperienceSource
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
-from lib.run import console, tracking, videos
+from lib.run import console, curve, tracking, videos
 from lib.run.checkpoint import (
     Checkpoints,
     Iteration,
@@ -31,7 +31,6 @@ from lib.run.checkpoint import (
     restore_files,
 )
 from lib.run.console import Screen, continue_command
-from lib.run.curve import draw_or_warn
 from lib.run.episodes import EpisodeFile, Episodes
 from lib.run.evaluation import EPISODES_BETWEEN, PeriodicEvaluation, evaluate_at_end
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_as_last, register_events
@@ -224,7 +223,7 @@ def setup_ignite(
                     arguments = GreedyPolicy(net), params.env_name, options, folder, list(episodes.returns), result
                     _optional("evaluation", partial(evaluate_at_end, *arguments))
                 if episodes.count:
-                    _optional("learning curve", partial(draw_or_warn, folder.path, params.stop_reward))
+                    _optional("learning curve", partial(curve.draw_curve, folder.path, params.stop_reward))
                 if tracker is not None:
                     _optional("tracking", partial(tracker.finish, folder.path, result))
             finally:
@@ -243,7 +242,7 @@ def setup_ignite(
                 command = continue_command(folder.path, params.env_name, options, options.stop_after)
                 error.add_note(f"To continue: {command}")
             if episodes.count:
-                draw_or_warn(folder.path, params.stop_reward)
+                _optional("learning curve", partial(curve.draw_curve, folder.path, params.stop_reward))
 
         def abandon(engine: Engine, error: BaseException) -> None:
             """Close everything after an error, unlock the run, so that it can be resumed, and raise the error again.
