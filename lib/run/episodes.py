@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ignite.engine import Engine, Events
+from ignite.engine import Engine
 
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
@@ -28,7 +28,7 @@ CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
 
 
 class Episodes:
-    """Count finished episodes and fire ptan's episode events.
+    """Handler of ITERATION_COMPLETED that counts finished episodes and fires ptan's episode events.
 
     The game is solved when, after an iteration, the mean return of the last 100 episodes reaches stop_reward. For each
     episode, engine.state gets what ptan's handlers set: episode, episode_reward, episode_steps, and the metrics reward,
@@ -67,10 +67,6 @@ class Episodes:
         self.best_mean = -math.inf
         self.reached: dict[str, dict[str, float]] = {}
         self._seconds_before = -began  # run time of earlier processes, if the run is resumed
-
-    def attach(self, engine: Engine) -> None:
-        """Collect the source's finished episodes after every iteration."""
-        engine.add_event_handler(Events.ITERATION_COMPLETED, self)
 
     def __call__(self, engine: Engine) -> None:
         episodes = self.exp_source.pop_episodes()
@@ -130,7 +126,8 @@ class Episodes:
         state.metrics |= {
             "reward": episode.total,
             "steps": episode.length,
-            "end_step": episode.step,
+            # Episodes of one rollout are not in order, and TensorBoard would drop what it has if steps decreased.
+            "end_step": max(episode.step, state.metrics.get("end_step", 0)),
             "avg_reward": self.smoothed,
             "avg_steps": self.smoothed_length,
             "mean_100": self.mean,

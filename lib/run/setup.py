@@ -168,7 +168,7 @@ def setup_ignite(
         speed.attach(engine)
         engine.add_event_handler(Events.ITERATION_COMPLETED(every=20), memory.Trimmer())
         stopper.watch_loss(engine)  # before all that record or save an iteration
-        episodes.attach(engine)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, episodes)
         board.attach(engine, speed, extra_metrics)
         if figures:
             board.attach_figures(engine, steps, figures)

@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Any
 
 from ignite.engine import Engine, Events
-from ignite.handlers import TerminateOnNan
 
 from lib.errors import CallInterrupted, Fault
 from lib.run.events import EpisodeEvents, TrainingEvents
@@ -73,16 +72,14 @@ class Stopper:
 
     def watch_loss(self, engine: Engine) -> None:
         """Stop on a loss that is not finite. Attach this before the handlers that record or save an iteration."""
-        handler = TerminateOnNan(lambda output: output["loss"])
-        handler.logger.disabled = True  # the run logs the reason itself
 
-        def watch(engine: Engine) -> None:
-            before = engine.should_terminate
-            handler(engine)
-            if engine.should_terminate and not before:
+        def check_loss(engine: Engine) -> None:
+            output: Any = engine.state.output
+            if not math.isfinite(output["loss"]):
                 self.reason = NOT_FINITE  # even if there was another reason, because the state must not be saved
+                engine.terminate()
 
-        engine.add_event_handler(Events.ITERATION_COMPLETED, watch)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, check_loss)
 
     def watch_ends(self, engine: Engine) -> None:
         """Stop when solved, at a limit, or on a signal. Attach this after the counter of the episodes."""

@@ -75,13 +75,8 @@ class TensorBoard:
         def agent_step(engine: Engine, event_name: object) -> int:
             return speed.exp_source.steps_done
 
-        latest = 0
-
         def episode_end(engine: Engine, event_name: object) -> int:
-            # Steps must not decrease: TensorBoard would drop what it has. Episodes of one rollout are not in order.
-            nonlocal latest
-            latest = max(latest, int(engine.state.metrics["end_step"]))
-            return latest
+            return int(engine.state.metrics["end_step"])
 
         # A script may set a metric only after many iterations. Until then, ignite's handlers leave it out and warn.
         warnings.filterwarnings("ignore", message="Provided metric name")

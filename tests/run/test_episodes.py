@@ -6,7 +6,7 @@ import math
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from ignite.engine import Engine
+from ignite.engine import Engine, Events
 from ptan.ignite import EndOfEpisodeHandler
 
 from lib.experience.episodes import Episode
@@ -36,7 +36,7 @@ def run(source, iterations, stop_reward=18.0, milestone=None, path=None):
     engine = Engine(lambda engine, batch: {"loss": 1.0})
     register_events(engine)
     episodes = Episodes(source, stop_reward, milestone)
-    episodes.attach(engine)
+    engine.add_event_handler(Events.ITERATION_COMPLETED, episodes)
     fired = {event.name: [] for event in EpisodeEvents}
     for event in EpisodeEvents:
         engine.add_event_handler(event, lambda engine, event: fired[event.name].append(episodes.count), event)

@@ -19,7 +19,7 @@ def run(source, iterations, folder, during=lambda engine: None, extra=(), epsilo
     register_events(engine)
     episodes, speed, board = Episodes(source, 18.0), Speed(source), TensorBoard(folder)
     speed.attach(engine)
-    episodes.attach(engine)
+    engine.add_event_handler(Events.ITERATION_COMPLETED, episodes)
     board.attach(engine, speed, extra)
     during(engine)
     engine.run(source.batches(), max_iters=iterations, epoch_length=iterations)
