@@ -1,14 +1,13 @@
 """Log lines on any console, and the progress of tasks in them."""
 
 import logging
-import re
 import subprocess
 import sys
 
 import pytest
 
 from lib.system import log
-from running import BASELINE, ENVIRONMENT, PROJECT, SMALL_DQN, folder, result_of, start_program
+from running import BASELINE, ENVIRONMENT, PROJECT, SMALL_DQN, folder, result_of
 
 RUN = (sys.executable, PROJECT / BASELINE, "--env-id", "fakes:Chain-v0", *SMALL_DQN, "--stop-after", "250")
 
@@ -19,24 +18,6 @@ def test_a_run_ends_with_its_result_whatever_becomes_of_the_console(tmp_path, co
     command = f"{' '.join(map(str, (*RUN, '--runs-dir', tmp_path)))} {console}"
     subprocess.run(["bash", "-c", command], env=ENVIRONMENT, timeout=120, check=False, capture_output=True)
     assert result_of(folder(tmp_path))["stopped"] == "step limit"
-
-
-IN_ASCII = """
-import runpy, sys
-sys.stdout.reconfigure(encoding="ascii", errors="strict")
-del sys.argv[0]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-@pytest.mark.slow
-def test_a_folder_whose_name_the_console_cannot_show(tmp_path):
-    runs_dir = tmp_path / "Übung"
-    process = start_program(IN_ASCII, tmp_path, *RUN[1:], "--quiet", "--runs-dir", runs_dir)
-    output, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert re.search(r"Run folder: .*\\xdcbung", output)
-    assert result_of(folder(runs_dir))["stopped"] == "step limit"
 
 
 def test_without_a_terminal_progress_is_logged_every_half_minute(monkeypatch, caplog):
