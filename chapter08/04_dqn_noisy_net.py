@@ -6,7 +6,7 @@ Parent  01_dqn_basic.py, with another network and without epsilon
 Keeps   changes the algorithm: exploration is different
 Paper   Fortunato et al., Noisy networks for exploration, 2018, https://arxiv.org/abs/1706.10295
 Run     ./04_dqn_noisy_net.py --cuda --noise factorised
-Read    lib/dqn_extra.py
+Read    lib/dqn_model.py, then lib/nets/noisy.py
 """
 
 import sys
@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from lib import cli, common, dqn_extra
+from lib import cli, common, dqn_model
 from lib.envs import vector_env
 from lib.experience import ring, stream
 from lib.nets import noisy
@@ -31,7 +31,7 @@ def train(params, args):
     params = params.without_epsilon()  # params.json then records epsilon 0
     envs = vector_env.make_vector_env(params.env_name, 1)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
-    net = dqn_extra.ExtendedDQN(
+    net = dqn_model.DQN(
         space, n_actions, sigma=noisy.SIGMAS[args.noise], noise=args.noise, normalise=params.normalise
     ).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)

@@ -7,7 +7,7 @@ Keeps   changes the algorithm: the network is different
 Paper   Wang et al., Dueling network architectures for deep reinforcement learning, 2016,
         https://arxiv.org/abs/1511.06581
 Run     ./06_dqn_dueling.py --cuda
-Read    lib/dqn_extra.py
+Read    lib/dqn_model.py
 """
 
 import sys
@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from lib import cli, common, dqn_extra
+from lib import cli, common, dqn_model
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
 from lib.experience.held_out import HeldOutStates
@@ -31,7 +31,7 @@ def train(params, args):
     steps = params.steps_per_update()
     envs = vector_env.make_vector_env(params.env_name, 1)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
-    net = dqn_extra.ExtendedDQN(space, n_actions, dueling=True, normalise=params.normalise).to(args.device)
+    net = dqn_model.DQN(space, n_actions, dueling=True, normalise=params.normalise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)

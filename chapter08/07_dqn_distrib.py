@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from lib import cli, common, dqn_extra
+from lib import cli, common, dqn_model
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
 from lib.experience.held_out import HeldOutStates
@@ -41,8 +41,8 @@ def train(params, args):
     steps = params.steps_per_update()
     envs = vector_env.make_vector_env(params.env_name, 1)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
-    support = losses.support(args.v_min, args.v_max, args.atoms)
-    net = dqn_extra.ExtendedDQN(space, n_actions, support=support, normalise=params.normalise).to(args.device)
+    support = args.v_min, args.v_max, args.atoms
+    net = dqn_model.DQN(space, n_actions, support=support, normalise=params.normalise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)

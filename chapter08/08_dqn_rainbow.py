@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from lib import cli, common, dqn_extra
+from lib import cli, common, dqn_model
 from lib.envs import vector_env
 from lib.experience import priority_ring, selectors, stream
 from lib.nets import losses, precision
@@ -51,12 +51,12 @@ def train(params, args):
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     game = params.env_name.rpartition(":")[2]
     v_max = args.v_max or (2.0 if game.startswith(("Pong", "ALE/Pong")) else 10.0)  # see docs/chapter08.md
-    net = dqn_extra.ExtendedDQN(
+    net = dqn_model.DQN(
         space,
         n_actions,
         dueling=dueling,
         sigma=args.sigma if noisy else None,
-        support=losses.support(-v_max, v_max, 51) if distributional else None,
+        support=(-v_max, v_max, 51) if distributional else None,
         dtype=precision.fast_dtype(args.device),
         normalise=args.fast or params.normalise,
     ).to(args.device)

@@ -32,7 +32,7 @@ def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, args.envs, processes=args.async_envs)
     dtype = precision.fast_dtype(args.device)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
-    net = dqn_model.DQN(space, n_actions, dtype, normalise=params.normalise).to(args.device)
+    net = dqn_model.DQN(space, n_actions, dtype=dtype, normalise=params.normalise).to(args.device)
     net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     tgt_net = ptan.agent.TargetNet(net)
     if args.compile:

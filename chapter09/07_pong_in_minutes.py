@@ -42,7 +42,7 @@ def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, args.envs, processes=args.async_envs)
     dtype = precision.fast_dtype(args.device)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
-    net = dqn_model.DQN(space, n_actions, dtype, normalise=True).to(args.device)
+    net = dqn_model.DQN(space, n_actions, dtype=dtype, normalise=True).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     if args.compile:
         precision.compile_networks(net, tgt_net.target_model)

@@ -1,15 +1,20 @@
-"""The network of Mnih et al. (2015), "Human-level control through deep reinforcement learning"."""
+"""The network of Mnih et al. (2015), with chapter 8's extensions as options: noisy, dueling, distributional."""
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
 
 import torch
 from gymnasium import spaces
 from torch import nn
+from torch.nn import functional as F
 
 from lib.envs.observations import MIN_IMAGE_SIDE, ObservationKind, observation_kind
+from lib.nets import losses, noisy
 from lib.nets.encoders import channels_last, initialise, make_encoder, nature_convolutions
-from lib.nets.masking import MaskSplitter, mask_invalid
+from lib.nets.masking import INVALID, MaskSplitter, mask_invalid
 
 HIDDEN = 512  # units between the features and the action values
 
@@ -117,37 +122,160 @@ def make_trunk(input_shape: tuple[int, ...], dtype: torch.dtype, normalise: bool
 
 
 class DQN(nn.Module):
-    """Deep Q-network: a trunk and two fully connected layers, from states to action values.
+    """The network of Mnih et al. (2015) with any combination of chapter 8's extensions.
 
     Args:
-        input_shape: shape of a state, or its space, which may be a masks.MaskedBox.
+        space: space of a state, which may be a masks.MaskedBox, or the shape of a state.
         n_actions: number of actions.
+        dueling: use separate streams for a state's value and its actions' advantages, Wang et al. (2016),
+            https://arxiv.org/abs/1511.06581, equation 9.
+        hidden: hidden units per stream. None for HIDDEN units in total, so that a dueling network has about as many
+            weights as a plain one.
+        sigma: initial sigma of noisy linear layers, see noisy.NoisyLinear; None for ordinary linear layers.
+        noise: kind of noise, see noisy.NoisyLinear.
+        support: smallest return, largest return and number of atoms of the return distributions, see losses.support;
+            None to predict values only.
         dtype: see Trunk.
         normalise: use NormalisingTrunk instead of Trunk.
+
+    Attributes:
+        options: the options that are set, as plain values and without `dtype`. `DQN(space, n_actions, **options)`
+            builds the same network.
+        support: support of the return distributions, (atoms,), on the device of the weights; None if only values are
+            predicted.
+
+    Raises:
+        UsageError: if the noise is unknown, or sigma or the support is out of range.
+        ValueError: if the shape is not (channels, height, width) or (n,).
     """
+
+    support: torch.Tensor | None
 
     def __init__(
         self,
-        input_shape: tuple[int, ...] | spaces.Box,
+        space: spaces.Box | tuple[int, ...],
         n_actions: int,
+        *,
+        dueling: bool = False,
+        hidden: int | None = None,
+        sigma: float | None = None,
+        noise: str = noisy.PER_STATE,
+        support: tuple[float, float, int] | None = None,
         dtype: torch.dtype = torch.float32,
         normalise: bool = False,
     ):
         super().__init__()
-        self.split = MaskSplitter(input_shape)
+        options: dict[str, Any] = {"dueling": dueling, "hidden": hidden, "sigma": sigma}
+        options |= {"noise": noise if sigma else None, "support": support, "normalise": normalise}
+        self.options = {name: value for name, value in options.items() if value}
+        self.n_actions = int(n_actions)  # Discrete.n is a numpy integer, which torch.compile does not support
+        self.atoms = 1 if support is None else support[2]
+        self.register_buffer("support", None if support is None else losses.support(*support))
+        self.split = MaskSplitter(space)
         self.conv = make_trunk(self.split.shape, dtype, normalise)
-        self.fc = nn.Sequential(nn.Linear(self.conv.features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, n_actions))
+        if hidden is None:
+            hidden = HIDDEN // (2 if dueling else 1)
+        linear = nn.Linear if sigma is None else partial(noisy.NoisyLinear, noise=noise, sigma=sigma)
+
+        def make_stream(outputs: int) -> nn.Sequential:
+            return nn.Sequential(linear(self.conv.features, hidden), nn.ReLU(), linear(hidden, outputs))
+
+        self.advantage = make_stream(n_actions * self.atoms)
+        self.value = make_stream(self.atoms) if dueling else None
+        self._noisy_layers = [layer for layer in self.modules() if isinstance(layer, noisy.NoisyLinear)]
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Compute action values.
 
         Args:
-            states: (batch, ...), with the action mask if there is one.
+            states: (batch, ...) states of the space.
 
         Returns:
             (batch, n_actions) float32; masking.INVALID for actions that the state's mask does not allow.
         """
+        return self.values(self.predict(states))
+
+    def predict(self, states: torch.Tensor) -> torch.Tensor:
+        """Compute the network's prediction: action values or return distributions.
+
+        Args:
+            states: (batch, ...) states of the space.
+
+        Returns:
+            (batch, n_actions) values without a support, otherwise (batch, n_actions, atoms) log-probabilities. All
+            numbers of an invalid action are masking.INVALID.
+        """
         states, allowed = self.split(states)
+        outputs = self._outputs(states)
+        predicted = outputs.squeeze(-1) if self.support is None else F.log_softmax(outputs, dim=-1)
+        return mask_invalid(predicted, allowed)
+
+    def values(self, predicted: torch.Tensor) -> torch.Tensor:
+        """Convert the output of `predict` to values (batch, n_actions): the means of return distributions."""
+        if self.support is None:
+            return predicted
+        means = (predicted.exp() * self.support).sum(dim=-1)
+        return mask_invalid(means, predicted[..., 0] != INVALID)
+
+    def predict_best(self, states: torch.Tensor, selector: "DQN | None" = None) -> torch.Tensor:
+        """Return the prediction for the best action of each state.
+
+        Args:
+            states: (batch, ...) states of the space.
+            selector: network whose values select the best action, as in double Q-learning; None for this network.
+
+        Returns:
+            (batch,) values or (batch, atoms) log-probabilities.
+        """
+        predicted = self.predict(states)
+        values = self.values(predicted) if selector is None else selector.values(selector.predict(states))
+        return losses.select_actions(predicted, values.argmax(1))
+
+    def _outputs(self, states: torch.Tensor) -> torch.Tensor:
+        """Compute values or logits, (batch, n_actions, atoms) float32."""
+        advantages, value = self._streams(states)
+        if value is None:
+            return advantages
+        return value[:, None] + advantages - advantages.mean(dim=1, keepdim=True)
+
+    def _streams(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Compute the advantages (batch, n_actions, atoms) and the value (batch, atoms), or None, in float32."""
         with self.conv.autocast(states.device):
-            values = self.fc(self.conv(self.conv.scaled(states))).float()
-        return mask_invalid(values, allowed)
+            features = self.conv(self.conv.scaled(states))
+            advantages: torch.Tensor = self.advantage(features).unflatten(1, (self.n_actions, self.atoms))
+            value = None if self.value is None else self.value(features)
+        # The streams are added in float32, because bfloat16 would lose small differences between actions.
+        return advantages.float(), None if value is None else value.float()
+
+    def adv_val(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the outputs of the two streams of a dueling network without a support.
+
+        Args:
+            states: (batch, ...) states of the space.
+
+        Returns:
+            The advantages (batch, n_actions), whose mean is not subtracted, and the values (batch, 1).
+        """
+        advantages, value = self._streams(self.split(states)[0])
+        assert value is not None
+        return advantages.squeeze(-1), value
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """Return an optimizer's parameter groups, in which sigmas have a tenth of the learning rate.
+
+        Adam changes each weight by about its learning rate, even if the gradient is small. At the full rate, sigmas
+        would soon grow large, however small they were at first.
+        """
+        sigmas = [weights for name, weights in self.named_parameters() if name.endswith("_sigma")]
+        others = [weights for name, weights in self.named_parameters() if not name.endswith("_sigma")]
+        groups = [{"params": others, "lr": learning_rate}]
+        if sigmas:
+            groups.append({"params": sigmas, "lr": 0.1 * learning_rate})
+        return groups
+
+    def snr_metrics(self) -> dict[str, Callable[[], float]]:
+        """Return functions that compute the signal-to-noise ratio of each noisy layer.
+
+        They run only when they are logged. Their names are snr_1, snr_2, ..., with the advantage stream first.
+        """
+        return {f"snr_{number}": layer.signal_to_noise for number, layer in enumerate(self._noisy_layers, 1)}

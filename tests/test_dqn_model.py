@@ -1,15 +1,35 @@
-"""The network of 2015, and its version that normalises states."""
+"""The network of 2015, its version that normalises states, and the extensions of chapter 8."""
 
 import copy
+import itertools
+import json
+import math
 
+import numpy as np
 import pytest
 import torch
 
 from fakes import pong_ring
 from lib import common, dqn_model
+from lib.nets import noisy
 from lib.nets.encoders import make_encoder
 
 SHAPES = {"image": (4, 40, 36), "board": (3, 9, 7), "vector": (5,)}
+GENERATOR = torch.Generator().manual_seed(1)
+IMAGES = torch.randint(0, 256, (5, 2, 36, 36), dtype=torch.uint8, generator=GENERATOR)
+VECTORS = torch.rand(5, 3, generator=GENERATOR)
+KINDS = [
+    {},
+    {"dueling": True},
+    {"sigma": 0.5, "noise": "per-state"},
+    {"support": (-2.0, 2.0, 5)},
+    {"dueling": True, "sigma": 0.017, "noise": "independent", "support": (-2.0, 2.0, 5)},
+]
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +93,158 @@ def test_an_image_with_channels_last_is_refused():
         ValueError, match=r"\(84, 84, 1\) has its channels last; .* pytorch_img=True or frame_stack=True"
     ):
         dqn_model.DQN((84, 84, 1), 6)
+
+
+def test_a_numpy_number_of_actions_becomes_an_int_for_torch_compile():
+    assert type(dqn_model.DQN((3,), np.int64(2)).n_actions) is int
+
+
+def test_a_network_with_a_sigma_has_noisy_layers():
+    net = dqn_model.DQN((3,), 2, dueling=True, sigma=0.25)
+    for layer in (*net.advantage[::2], *net.value[::2]):  # type: ignore[misc]
+        assert layer.noise == "per-state"
+        assert layer.weight_sigma.mean().item() == pytest.approx(0.25 / math.sqrt(layer.weight_sigma.shape[1]))
+    assert dqn_model.DQN((3,), 2, noise="independent", sigma=0.25).advantage[0].noise == "independent"
+
+
+def test_sigmas_have_a_tenth_of_the_learning_rate_and_every_weight_is_in_one_group():
+    net = dqn_model.DQN((3,), 2, dueling=True, sigma=0.5)
+    before = {name: weights.detach().clone() for name, weights in net.named_parameters()}
+    optimizer = torch.optim.Adam(net.parameter_groups(0.001))
+    net(torch.rand(5, 3)).square().sum().backward()
+    optimizer.step()
+    # Adam's first step has the size of the learning rate for every weight with a gradient.
+    for name, weights in net.named_parameters():
+        change = (weights - before[name]).abs()[weights.grad.abs() > 1e-4]
+        assert len(change) > 0
+        assert torch.allclose(change, torch.tensor(0.0001 if name.endswith("sigma") else 0.001), rtol=0.01), name
+    [group] = dqn_model.DQN((3,), 2, dueling=True).parameter_groups(0.001)
+    assert (len(group["params"]), group["lr"]) == (10, 0.001)
+
+
+def test_the_signal_to_noise_ratio_by_hand():
+    layer = noisy.NoisyLinear(2, 1)
+    with torch.no_grad():
+        layer.weight_mean.copy_(torch.tensor([[3.0, 4.0]]))
+        layer.weight_sigma.copy_(torch.tensor([[-1.0, 1.0]]))
+    assert layer.signal_to_noise() == pytest.approx(math.sqrt(12.5))
+    net = dqn_model.DQN((3,), 2, sigma=0.5)
+    assert list(net.snr_metrics()) == ["snr_1", "snr_2"]
+    assert net.snr_metrics()["snr_2"]() == net.advantage[2].signal_to_noise()
+    assert dqn_model.DQN((3,), 2).snr_metrics() == {}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, {"hidden": 40, "normalise": True, "dtype": torch.bfloat16}], ids=str)
+def test_the_options_of_a_network_are_plain_values_that_build_the_same_one(kind):
+    net = dqn_model.DQN((2, 36, 36), 4, **kind)
+    options = json.loads(json.dumps(net.options))
+    twin = dqn_model.DQN((2, 36, 36), 4, **options)
+    twin.load_state_dict(net.state_dict())
+    assert twin.options == options
+    assert {"dtype": kind.get("dtype"), **options}.keys() == {"dtype": None, **kind}.keys()
+    assert torch.allclose(twin.eval()(IMAGES), net.eval()(IMAGES), atol=0.05 if "dtype" in kind else 0.0)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "+".join(kind) or "plain")
+@pytest.mark.parametrize(("shape", "states"), [((2, 36, 36), IMAGES), ((3,), VECTORS)], ids=["images", "vectors"])
+def test_every_combination_gives_action_values_and_gradients(kind, shape, states):
+    net = dqn_model.DQN(shape, 4, **kind)
+    values = net(states)
+    assert (values.shape, values.dtype) == ((5, 4), torch.float32)
+    values.sum().backward()
+    assert all(parameter.grad is not None for parameter in net.parameters())
+
+
+def test_dueling_streams_have_half_the_hidden_units_each():
+    plain, dueling = (dqn_model.DQN((2, 36, 36), 6, dueling=dueling) for dueling in (False, True))
+    assert [len(stream[0].bias) for stream in (plain.advantage, dueling.advantage, dueling.value)] == [512, 256, 256]
+    assert len(dqn_model.DQN((2, 36, 36), 6, dueling=True, hidden=40).value[0].bias) == 40
+
+
+def test_the_mean_of_dueling_action_values_is_the_state_value():
+    net = dqn_model.DQN((3,), 4, dueling=True)
+    states = torch.rand(5, 3)
+    assert torch.allclose(net(states).mean(1), net.value(net.conv(states)).squeeze(1), atol=1e-6)  # type: ignore[misc]
+    assert torch.allclose(net(states).diff(dim=1), net.advantage(net.conv(states)).diff(dim=1), atol=1e-6)
+
+
+def test_a_dueling_distribution_subtracts_the_mean_advantage_at_each_atom():
+    net, states = dqn_model.DQN((3,), 4, dueling=True, support=(-2.0, 2.0, 5)), torch.rand(5, 3)
+    features = net.conv(states)
+    value, advantage = net.value(features), net.advantage(features).reshape(5, 4, 5)  # type: ignore[misc]
+    for row in range(5):
+        for action in range(4):
+            logits = [
+                value[row, atom] + advantage[row, action, atom] - sum(advantage[row, :, atom]) / 4 for atom in range(5)
+            ]
+            expected = torch.stack(logits).log_softmax(0)
+            assert torch.allclose(net.predict(states)[row, action], expected, atol=1e-5)
+
+
+def test_a_return_distribution_sums_to_one_and_its_mean_is_the_action_value():
+    net = dqn_model.DQN((3,), 4, support=(-1.0, 5.0, 3))
+    states = torch.rand(5, 3)
+    probs = net.predict(states).exp()
+    assert probs.shape == (5, 4, 3)
+    assert torch.allclose(probs.sum(-1), torch.ones(5, 4))
+    assert torch.allclose(net(states), 5 * probs[..., 2] + 2 * probs[..., 1] - probs[..., 0], atol=1e-5)
+
+
+@pytest.mark.parametrize("support", [None, (-1.0, 5.0, 3)], ids=["values", "distributions"])
+def test_the_best_action_is_selected_by_the_network_itself_or_by_another_one(support):
+    net, other = (dqn_model.DQN((3,), 4, support=support) for _ in range(2))
+    states = torch.rand(50, 3)
+    for selector in (None, other):
+        actions = (selector or net)(states).argmax(1)
+        expected = torch.stack([row[action] for row, action in zip(net.predict(states), actions, strict=True)])
+        assert torch.equal(net.predict_best(states, selector), expected)
+    assert not torch.equal(net.predict_best(states), net.predict_best(states, other))
+
+
+def test_every_forward_pass_draws_new_noise_in_training_mode_only():
+    net, states = dqn_model.DQN((3,), 4, sigma=0.5), torch.rand(5, 3)
+    assert not torch.allclose(net(states), net(states))
+    net.eval()
+    assert torch.equal(net(states), net(states))
+
+
+@pytest.mark.parametrize("learning", [True, False], ids=["learning", "acting"])
+@pytest.mark.parametrize(("noise", "rows"), [("factorised", 1), ("per-state", 5), ("independent", None)])
+def test_rows_share_noise_unless_it_is_per_state_and_layers_and_passes_never_do(monkeypatch, noise, rows, learning):
+    drawn = []
+
+    def recorded(layer, number, draw=noisy.NoisyLinear.draw):
+        drawn.extend(noise := draw(layer, number))
+        return noise
+
+    monkeypatch.setattr(noisy.NoisyLinear, "draw", recorded)
+    net = dqn_model.DQN((3,), 4, dueling=True, sigma=0.5, noise=noise)
+    for _ in range(3):
+        with torch.set_grad_enabled(learning):
+            net(torch.rand(5, 3))
+    assert len(drawn) == 3 * 4 * 2  # passes, layers, and tensors of each
+    assert all(len(noise.unique(dim=0)) == (rows or len(noise)) for noise in drawn)
+    for each, other in itertools.combinations(drawn, 2):
+        assert each.shape != other.shape or not (each == other).any()
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5, 3])
+def test_successive_batches_may_have_different_sizes(batch):
+    net = dqn_model.DQN((3,), 4, sigma=0.5)
+    for rows in (4, batch, 6):
+        assert net(torch.rand(rows, 3)).shape == (rows, 4)
+
+
+def test_a_bfloat16_network_is_close_to_float32_and_returns_float32():
+    net = dqn_model.DQN((2, 36, 36), 4, dueling=True, sigma=0.5, dtype=torch.bfloat16)
+    twin = dqn_model.DQN((2, 36, 36), 4, dueling=True, sigma=0.5)
+    twin.load_state_dict(net.state_dict())
+    for train in (True, False):
+        net.train(train), twin.train(train)
+        values = []
+        for network in (net, twin):
+            torch.manual_seed(1)  # the same noise
+            values.append(network(IMAGES))
+        assert values[0].dtype == torch.float32
+        assert torch.allclose(*values, atol=0.02)  # type: ignore[misc]
+        assert not torch.equal(*values)

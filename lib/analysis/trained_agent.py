@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from lib import dqn_extra, dqn_model
+from lib import dqn_model
 from lib.analysis import own_network
 from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
@@ -114,18 +114,19 @@ def build_network(weights: Mapping[str, torch.Tensor], space: spaces.Space[Any],
         net = kind(space, n_actions)
     elif any(name.startswith("advantage.") for name in weights):
         hidden_bias = next((bias for name, bias in weights.items() if name.startswith("advantage.0.bias")), None)
+        support = weights.get("support")
         is_noisy = any(name.endswith("_sigma") for name in weights)
-        net = dqn_extra.ExtendedDQN(
+        net = dqn_model.DQN(
             space,
             n_actions,
             dueling=any(name.startswith("value.") for name in weights),
             hidden=None if hidden_bias is None else len(hidden_bias),
             sigma=noisy.SIGMAS[noisy.FACTORISED] if is_noisy else None,
-            support=weights.get("support"),
+            support=None if support is None else (support[0].item(), support[-1].item(), len(support)),
             normalise=normalise,
         )
     else:
-        net = dqn_model.DQN(space, n_actions, normalise=normalise)
+        raise RuntimeError("the weights belong to none of the project's networks")
     net.load_state_dict(weights)
     return net
 

@@ -1,5 +1,7 @@
 """The textbook network of PPO: action logits and state values."""
 
+from typing import Any
+
 import torch
 from gymnasium import spaces
 from torch import nn
@@ -16,11 +18,13 @@ class ActorCritic(nn.Module):
         space: observation space of one environment; it may carry an action mask (`MaskedBox`).
 
     Attributes:
+        options: further arguments that build the same network, as in dqn_model.DQN.
         split: separates the action masks from the states.
     """
 
     def __init__(self, space: spaces.Box):
         super().__init__()
+        self.options: dict[str, Any] = {}
         self.split = MaskSplitter(space, channels_last=True)
 
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

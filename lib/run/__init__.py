@@ -1,4 +1,4 @@
 """One training run: its folder, checkpoints, stopping, speed, console, TensorBoard, videos, evaluation.
 
-May import lib.ppo, lib.dqn_extra, and what these may import.
+May import lib.ppo, lib.dqn_model, and what these may import.
 """

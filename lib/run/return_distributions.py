@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from lib import dqn_extra
+from lib.dqn_model import DQN
 from lib.experience.ring import Ring
 from lib.nets.masking import INVALID
 from lib.run.policy import in_evaluation_mode
@@ -33,7 +33,7 @@ class ReturnDistributionFigure:
     STATES = 4
     AT_END = 0.9  # mean probability mass of an end atom that causes the warning
 
-    def __init__(self, net: dqn_extra.ExtendedDQN, buffer: Ring):
+    def __init__(self, net: DQN, buffer: Ring):
         self.net, self.buffer = net, buffer
         self.states = torch.zeros(0)
         self._is_warned = False

@@ -7,13 +7,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from lib import dqn_extra, dqn_model
+from lib import dqn_model
 from lib.analysis import export
 from lib.envs.masks import MaskedBox, append_mask
 from lib.envs.observations import conversions
 from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
-from lib.nets import losses
 from lib.ppo.fast import FastModel
 from lib.ppo.model import Model
 from lib.run.policy import GreedyPolicy
@@ -53,8 +52,8 @@ def rainbow():
     masks[np.arange(1000), rng.integers(7, size=1000)] = True
     boards = rng.uniform(-1, 1, (1000, *BOARD.shape)).astype(np.float32)
     states = np.stack([append_mask(board, mask) for board, mask in zip(boards, masks, strict=True)])
-    support = losses.support(-2.0, 2.0, 51)
-    net = dqn_extra.ExtendedDQN(MaskedBox(BOARD, 7), 7, dueling=True, sigma=0.5, support=support)
+    support = (-2.0, 2.0, 51)
+    net = dqn_model.DQN(MaskedBox(BOARD, 7), 7, dueling=True, sigma=0.5, support=support)
     return sharpened(net), states, masks
 
 

@@ -7,10 +7,9 @@ from gymnasium import spaces
 
 import fakes
 from finished_runs import edit_params
-from lib import dqn_extra, dqn_model
+from lib import dqn_model
 from lib.analysis.trained_agent import TrainedAgent, build_network
 from lib.errors import UsageError
-from lib.nets import losses
 from lib.ppo.fast import FastModel
 from lib.ppo.model import Model
 from lib.run.checkpoint import find_checkpoint
@@ -19,22 +18,22 @@ from lib.run.policy import GreedyPolicy
 
 IMAGE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
-SUPPORT = losses.support(-2.0, 2.0, 5)
+SUPPORT = (-2.0, 2.0, 5)
 
 
 NETWORKS = {
     "basic": lambda space: dqn_model.DQN(space.shape, 6),
-    "bfloat16": lambda space: dqn_model.DQN(space.shape, 6, torch.bfloat16),
-    "dueling": lambda space: dqn_extra.ExtendedDQN(space.shape, 6, dueling=True),
-    "two whole streams": lambda space: dqn_extra.ExtendedDQN(space.shape, 6, dueling=True, hidden=512),
-    "noisy": lambda space: dqn_extra.ExtendedDQN(space.shape, 6, sigma=0.5),
-    "independent noise": lambda space: dqn_extra.ExtendedDQN(space.shape, 6, sigma=0.017, noise="independent"),
-    "distributional": lambda space: dqn_extra.ExtendedDQN(space.shape, 6, support=SUPPORT),
-    "rainbow, bfloat16": lambda space: dqn_extra.ExtendedDQN(
+    "bfloat16": lambda space: dqn_model.DQN(space.shape, 6, dtype=torch.bfloat16),
+    "dueling": lambda space: dqn_model.DQN(space.shape, 6, dueling=True),
+    "two whole streams": lambda space: dqn_model.DQN(space.shape, 6, dueling=True, hidden=512),
+    "noisy": lambda space: dqn_model.DQN(space.shape, 6, sigma=0.5),
+    "independent noise": lambda space: dqn_model.DQN(space.shape, 6, sigma=0.017, noise="independent"),
+    "distributional": lambda space: dqn_model.DQN(space.shape, 6, support=SUPPORT),
+    "rainbow, bfloat16": lambda space: dqn_model.DQN(
         space.shape, 6, dueling=True, sigma=0.1, support=SUPPORT, dtype=torch.bfloat16
     ),
     "normalising": lambda space: dqn_model.DQN(space.shape, 6, normalise=True),
-    "normalising rainbow": lambda space: dqn_extra.ExtendedDQN(space.shape, 6, dueling=True, sigma=0.1, normalise=True),
+    "normalising rainbow": lambda space: dqn_model.DQN(space.shape, 6, dueling=True, sigma=0.1, normalise=True),
     "ppo": lambda space: Model(space, 6),
     "fast ppo": lambda space: FastModel(space, 6),
 }

@@ -13,7 +13,7 @@ from ignite.engine import Events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fakes import Table
-from lib import common, dqn_extra
+from lib import common, dqn_model
 from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Batch
 from lib.hyperparameters import HYPERPARAMS
@@ -112,7 +112,7 @@ def networks():
     torch.manual_seed(0)
 
     def make(**options):
-        return dqn_extra.ExtendedDQN((3,), 4, **options), dqn_extra.ExtendedDQN((3,), 4, **options)
+        return dqn_model.DQN((3,), 4, **options), dqn_model.DQN((3,), 4, **options)
 
     return make
 
@@ -126,14 +126,14 @@ def test_rainbow_with_one_part_equals_that_extension(networks):
     loss, errors = rainbow.calc_loss(batch, net, target, double=False)
     assert torch.allclose(errors, load("05_dqn_prio_replay").calc_errors(batch, net, target))
     assert torch.allclose(loss, (batch.weights * errors.square()).mean())
-    net, target = networks(support=losses.support(-2.0, 2.0, 5))
+    net, target = networks(support=(-2.0, 2.0, 5))
     loss, divergences = rainbow.calc_loss(batch, net, target, double=False)
     assert torch.allclose(loss, (batch.weights * divergences).mean())
     assert torch.allclose(divergences.mean(), load("07_dqn_distrib").calc_loss(batch, net, target))
 
 
 def test_in_rainbow_the_online_network_selects_the_action_and_the_target_network_gives_the_distribution(networks):
-    net, target = networks(support=losses.support(-2.0, 2.0, 5))
+    net, target = networks(support=(-2.0, 2.0, 5))
     batch = random_batch()
     _, divergences = load("08_dqn_rainbow").calc_loss(batch, net, target, double=True)
     for row in range(len(batch)):
@@ -286,7 +286,7 @@ def test_rainbows_sigma_can_be_given_and_has_a_tenth_of_the_learning_rate(monkey
 
 
 def test_the_target_distribution_has_no_gradient(networks):
-    net, target = networks(support=losses.support(-2.0, 2.0, 5))
+    net, target = networks(support=(-2.0, 2.0, 5))
     load("07_dqn_distrib").calc_loss(random_batch(), net, target).backward()
     assert all(parameter.grad is None for parameter in target.parameters())
     assert all(parameter.grad is not None for parameter in net.parameters())
@@ -294,14 +294,14 @@ def test_the_target_distribution_has_no_gradient(networks):
 
 @pytest.mark.parametrize("double", [True, False])
 def test_rainbows_target_has_no_gradient(networks, double):
-    net, target = networks(support=losses.support(-2.0, 2.0, 5))
+    net, target = networks(support=(-2.0, 2.0, 5))
     loss, _ = load("08_dqn_rainbow").calc_loss(random_batch(), net, target, double)
     loss.backward()
     assert all(parameter.grad is None for parameter in target.parameters())
 
 
 def test_states_after_a_termination_do_not_matter(networks):
-    net, target = networks(support=losses.support(-2.0, 2.0, 5))
+    net, target = networks(support=(-2.0, 2.0, 5))
     batch, rainbow = random_batch(), load("08_dqn_rainbow")
     batch.discounts = torch.zeros(len(batch))
     _, expected = rainbow.calc_loss(batch, net, target, double=True)

@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 
 from fakes import MASKED, first_states
-from lib import dqn_extra, dqn_model
+from lib import dqn_model
 from lib.envs.masks import MaskedBox, append_mask
 from lib.envs.single_env import make_env
 from lib.nets import losses, noisy
@@ -54,9 +54,9 @@ def test_the_mask_of_a_board_fills_as_many_channels_as_it_needs(actions, channel
 @pytest.mark.parametrize("env_id", MASKED)
 def test_invalid_actions_have_no_value_in_any_dqn(env_id):
     space, states = first_states(env_id)
-    support = losses.support(-1.0, 1.0, 11)
-    nets = [dqn_model.DQN(space, 5), dqn_extra.ExtendedDQN(space, 5, dueling=True)]
-    nets += [dqn_extra.ExtendedDQN(space, 5, noise=noisy.FACTORISED, support=support)]
+    support = (-1.0, 1.0, 11)
+    nets = [dqn_model.DQN(space, 5), dqn_model.DQN(space, 5, dueling=True)]
+    nets += [dqn_model.DQN(space, 5, noise=noisy.FACTORISED, support=support)]
     nets += [dqn_model.DQN(space, 5, normalise=True)]
     for net in nets:
         values = net(torch.from_numpy(states))
@@ -72,8 +72,8 @@ def test_targets_ignore_invalid_actions(shift):
     space, states = first_states("fakes:Vector-info-v0", num_envs=1)
     net = dqn_model.DQN(space, 5)
     with torch.no_grad():
-        net.fc[-1].weight.zero_()
-        net.fc[-1].bias.copy_(
+        net.advantage[-1].weight.zero_()
+        net.advantage[-1].bias.copy_(
             torch.tensor([100.0, shift, -1e19, -1e19, -1e19] if shift else [100.0, 3.0, 1.0, 2.0, 2.5])
         )
         following = net(torch.from_numpy(states))

@@ -73,7 +73,7 @@ class Learner:
 
     def __init__(self, weights, dtype):
         fast = dtype == torch.bfloat16
-        self.net = dqn_model.DQN((4, 84, 84), 6, dtype)
+        self.net = dqn_model.DQN((4, 84, 84), 6, dtype=dtype)
         self.net.load_state_dict(weights)
         if fast:
             self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from lib import dqn_extra
+from lib import dqn_extra, dqn_model
 from lib.errors import UsageError
 from lib.nets.masking import INVALID
 from lib.ppo.model import Model
@@ -36,7 +36,7 @@ def randoms(number):
 
 def test_greedy_play_uses_no_noise_and_leaves_every_layer_in_its_own_mode():
     torch.manual_seed(1)
-    net = dqn_extra.ExtendedDQN((3,), 6, sigma=0.5)
+    net = dqn_model.DQN((3,), 6, sigma=0.5)
     frozen = next(module for module in net.modules() if not list(module.children()))
     frozen.eval()
     before = torch.get_rng_state()

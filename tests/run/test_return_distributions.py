@@ -5,14 +5,13 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from lib import dqn_extra
+from lib import dqn_model
 from lib.envs.masks import MaskedBox
 from lib.experience.ring import Ring
-from lib.nets import losses
 from lib.run import return_distributions
 from lib.run.return_distributions import ReturnDistributionFigure
 
-SUPPORT = losses.support(-2.0, 2.0, 5)
+SUPPORT = (-2.0, 2.0, 5)
 
 
 def figures_of(net, states):
@@ -22,7 +21,7 @@ def figures_of(net, states):
 
 
 def test_each_state_is_shown_beside_the_distributions_of_its_actions():
-    net = dqn_extra.ExtendedDQN((3,), 4, sigma=0.5, support=SUPPORT)
+    net = dqn_model.DQN((3,), 4, sigma=0.5, support=SUPPORT)
     before = torch.get_rng_state()
     states = np.eye(3, dtype=np.float32)[:2]
     figure = figures_of(net, states)()
@@ -37,7 +36,7 @@ def test_each_state_is_shown_beside_the_distributions_of_its_actions():
 
 
 def test_all_figures_show_the_same_states_also_in_a_resumed_run():
-    net, ring = dqn_extra.ExtendedDQN((3,), 4, support=SUPPORT), Ring(50, 1, (3,), 1, dtype=np.float32)
+    net, ring = dqn_model.DQN((3,), 4, support=SUPPORT), Ring(50, 1, (3,), 1, dtype=np.float32)
     zeros = np.zeros(1, bool)
 
     def add(numbers):
@@ -62,7 +61,7 @@ def test_all_figures_show_the_same_states_also_in_a_resumed_run():
 
 def test_of_many_actions_the_best_are_drawn_and_invalid_ones_are_empty():
     space = MaskedBox(spaces.Box(0.0, 1.0, (3,), np.float32), 40)
-    net = dqn_extra.ExtendedDQN(space, 40, support=SUPPORT)
+    net = dqn_model.DQN(space, 40, support=SUPPORT)
     states = np.ones((2, 43), np.float32)
     states[:, 3:30] = 0.0  # 13 valid actions,
     states[0, 33] = 0.0  # and one less in the first state
@@ -79,7 +78,7 @@ def test_of_many_actions_the_best_are_drawn_and_invalid_ones_are_empty():
 @pytest.mark.parametrize(("best", "warned"), [(4, True), (2, False)])
 def test_probability_at_an_end_of_the_support_is_warned_about_once(best, warned, caplog):
     """CartPole's returns, for example, are larger than the paper's support."""
-    net = dqn_extra.ExtendedDQN((3,), 4, support=SUPPORT)
+    net = dqn_model.DQN((3,), 4, support=SUPPORT)
     log_probs = torch.full((1, 4, 5), -9.0)
     log_probs[..., best] = 0.0
     net.predict = lambda states: log_probs.log_softmax(dim=-1)  # type: ignore[method-assign]
