@@ -230,23 +230,14 @@ def normalise_by_first_batch(batches: Iterator[BatchT], *nets: nn.Module) -> Ite
 
     Args:
         batches: batches of transitions or of a Ring.
-        nets: networks. Only those whose `conv` is a dqn_model.NormalisingTrunk are changed. In a resumed run their
-            normalisation is already fitted and stays unchanged.
+        nets: networks. In a resumed run their normalisation is already fitted and stays unchanged.
     """
     first = next(batches, None)
     if first is None:  # the run was stopped during the warm-up
         return
-    fitted: dqn_model.NormalisingTrunk | None = None
     for net in nets:
-        trunk, split = getattr(net, "conv", None), getattr(net, "split", None)
-        if not isinstance(trunk, dqn_model.NormalisingTrunk) or split is None or trunk.seen:
-            continue
-        if fitted is None:
-            trunk.normalise_by(split(_states(first, trunk.seen.device))[0])
-            fitted = trunk
-        else:
-            for own, other in zip(trunk.buffers(), fitted.buffers(), strict=True):
-                own.copy_(other)
+        if isinstance(net, dqn_model.DQN):
+            net.normalise_by(_states(first, next(net.parameters()).device))
     yield first
     yield from batches
 

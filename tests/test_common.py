@@ -205,15 +205,14 @@ def test_networks_are_normalised_by_the_first_batch_of_a_new_run_only(resumed):
     first, later = (torch.randint(0, 256, (6, 40, 36, 4), dtype=torch.uint8) for _ in range(2))
     tgt_net = ptan.agent.TargetNet(dqn_model.DQN((4, 40, 36), 3, normalise=True))
     if resumed:
-        tgt_net.model.conv.normalise_by(later.movedim(-1, 1))
+        tgt_net.model.normalise_by(later.movedim(-1, 1))
         tgt_net.target_model.load_state_dict(tgt_net.model.state_dict())
     batches = common.batch_generator(TwoBatches(first, later), 1, 6)
     batches = common.normalise_by_first_batch(batches, tgt_net.model, tgt_net.target_model)
     assert torch.equal(next(batches).states, first)
     next(batches)
     for net in (tgt_net.model, tgt_net.target_model):
-        assert torch.equal(net.conv.body.mean, (later if resumed else first).float().mean(0).round())
-        assert net.conv.seen
+        assert torch.equal(net.conv.mean, (later if resumed else first).float().mean(0).round())
 
 
 def test_units_that_differ_are_warned_about_once_for_both_networks(caplog):
@@ -222,8 +221,7 @@ def test_units_that_differ_are_warned_about_once_for_both_networks(caplog):
     batches = common.batch_generator(TwoBatches(states, states), 1, 2)
     next(common.normalise_by_first_batch(batches, tgt_net.model, tgt_net.target_model))
     assert caplog.text.count("varies 1,000 times as much") == 1
-    assert torch.equal(tgt_net.target_model.conv.body.scale, tgt_net.model.conv.body.scale)
-    assert tgt_net.target_model.conv.seen
+    assert torch.equal(tgt_net.target_model.conv.scale, tgt_net.model.conv.scale)
 
 
 def test_networks_without_normalisation_are_left_unchanged():

@@ -108,7 +108,7 @@ def build_network(weights: Mapping[str, torch.Tensor], space: spaces.Space[Any],
     """
     assert isinstance(space, spaces.Box)
     net: nn.Module
-    normalise = any(name.startswith("conv.body.") for name in weights)
+    normalise = "conv.mean" in weights
     if any(name.startswith("policy.") for name in weights):
         kind = FastModel if "return_mean" in weights else Model
         net = kind(space, n_actions)

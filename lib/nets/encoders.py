@@ -1,5 +1,11 @@
-"""Encoders: convolutional and dense networks that turn states into features."""
+"""Encoders: convolutional and dense networks that turn states into features.
 
+The shape of a state is (channels, height, width) or (n,), without the action mask. Batches of states have this layout,
+too: `movedim(-1, 1)` gives it to states with the channels last, as in a ring or a rollout, and changes no vectors.
+Encoders are faster if the channels are last in memory.
+"""
+
+import functools
 import logging
 import math
 
@@ -7,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lib.envs.observations import ObservationKind, observation_kind
+from lib.envs.observations import MIN_IMAGE_SIDE, ObservationKind, observation_kind
 
 log = logging.getLogger(__name__)
 
@@ -15,90 +21,151 @@ log = logging.getLogger(__name__)
 WIDE = 100.0
 
 
-def nature_convolutions(channels: int) -> tuple[nn.Module, ...]:
-    """Return the convolutional layers of Mnih et al. (2015), for images (batch, channels, 84, 84) from 0 to 1."""
-    return (
-        nn.Conv2d(channels, 32, kernel_size=8, stride=4),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, kernel_size=4, stride=2),
-        nn.ReLU(),
-        nn.Conv2d(64, 64, kernel_size=3, stride=1),
-        nn.ReLU(),
-        nn.Flatten(),
-    )
+class PlainEncoder(nn.Sequential):
+    """Encoder whose input is not normalised.
 
-
-class NatureEncoder(nn.Sequential):
-    """Network of Mnih et al. (2015): 32 filters of 8 x 8, 64 of 4 x 4, 64 of 3 x 3, and 512 units.
+    Images get the three convolutions of Mnih et al. (2015), boards two convolutions of 3 x 3, and vectors one layer of
+    128 units.
 
     Args:
-        shape: shape of a state, (channels, height, width). The input is (batch, height, width, channels) uint8.
+        shape: shape of a state.
+        dtype: data type in which images are processed; weights are float32.
 
     Attributes:
         features: number of output features.
+        dtype: data type of the computation.
+
+    Raises:
+        ValueError: if the shape is not (channels, height, width) or (n,), or is that of an image with channels last.
     """
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32):
+        kind = observation_kind(shape)
+        if kind is ObservationKind.BOARD and min(shape[:2]) >= MIN_IMAGE_SIDE and shape[2] <= 4:
+            raise ValueError(
+                f"the shape {shape} has its channels last; they have to come first, as with pytorch_img=True or "
+                "frame_stack=True of wrap_deepmind"
+            )
+        if kind is ObservationKind.IMAGE:
+            super().__init__(
+                nn.Conv2d(shape[0], 32, kernel_size=8, stride=4),
+                nn.ReLU(),
+                nn.Conv2d(32, 64, kernel_size=4, stride=2),
+                nn.ReLU(),
+                nn.Conv2d(64, 64, kernel_size=3, stride=1),
+                nn.ReLU(),
+                nn.Flatten(),
+            )
+        elif kind is ObservationKind.BOARD:
+            super().__init__(
+                nn.Conv2d(shape[0], 32, kernel_size=3, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(32, 64, kernel_size=3, padding=1),
+                nn.ReLU(),
+                nn.Flatten(),
+            )
+        else:
+            super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), 128), nn.ReLU())
+        self.dtype, self.scale = torch.float32, 1.0
+        with torch.no_grad():
+            self.features: int = self(torch.zeros(1, *shape)).shape[1]
+        if kind is ObservationKind.IMAGE:
+            self.dtype, self.scale = dtype, 255.0
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Encode states, (batch, features). Images have numbers from 0 to 255."""
+        features = states.to(self.dtype) / self.scale
+        for layer in self:
+            features = layer(features)
+        return features
+
+
+class NatureEncoder(nn.Sequential):
+    """The convolutions and the hidden layer of Mnih et al. (2015), for images. See PlainEncoder for the arguments."""
 
     features = 512
 
     def __init__(self, shape: tuple[int, ...]):
-        super().__init__(*nature_convolutions(shape[0]))
-        with torch.no_grad():
-            size = self._apply_layers(torch.zeros(1, *shape)).shape[1]
-        self.extend((nn.Linear(size, self.features), nn.ReLU()))
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Encode (batch, height, width, channels) uint8 states as (batch, features) float32."""
-        return self._apply_layers(states.permute(0, 3, 1, 2).float() / 255.0)
-
-    def _apply_layers(self, images: torch.Tensor) -> torch.Tensor:
-        for layer in self:
-            images = layer(images)
-        return images
+        convolutions = PlainEncoder(shape)
+        super().__init__(convolutions, nn.Linear(convolutions.features, self.features), nn.ReLU())
 
 
-class ImageEncoder(nn.Module):
-    """Network of Mnih et al. (2013), with layer normalisation: 16 filters of 8 x 8, 32 of 4 x 4, and 256 units.
+class NormalisingEncoder(nn.Module):
+    """Base of encoders that normalise their input.
+
+    Most of a screen never changes. If that part is subtracted, the network needs far fewer steps to learn from what
+    does change, such as the ball in Pong. A high learning rate then no longer kills all units of the first layer.
 
     Args:
-        shape: shape of a state, (channels, height, width). The input is (batch, height, width, channels) uint8.
+        shape: shape of a state.
         dtype: data type of the computation; weights are float32.
 
     Attributes:
-        mean: mean state, (height, width, channels), which is subtracted from the input; see `normalise_by`.
-        scale: factor by which the difference is multiplied, ().
         features: number of output features.
+        mean: mean state, with its channels last, which is subtracted from the input; see `normalise_by`.
+        scale: factor by which the difference is multiplied, ().
     """
 
-    features = 256
+    features: int
     mean: torch.Tensor
     scale: torch.Tensor
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype):
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32):
         super().__init__()
-        channels, height, width = shape
         self.dtype = dtype
-        self.first = nn.Conv2d(channels, 16, kernel_size=8, stride=4)
+        self.register_buffer("mean", torch.zeros(shape[1:] + shape[:1], dtype=dtype))
+        self.register_buffer("scale", torch.ones(()))
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the mean and the scale have been set."""
+        return bool(self.scale != 1.0 or self.mean.any())
+
+    def normalise_by(self, states: torch.Tensor) -> None:
+        """Set the mean of each entry and the common scale from a batch of states.
+
+        An encoder that is fitted does not change, because the weights of a network that has learnt depend on it.
+        """
+        if not self.is_fitted:
+            self._fit(states)
+
+    def _fit(self, states: torch.Tensor) -> None:
+        values = states.movedim(1, -1).to(torch.float32, copy=True)  # on the states' own device
+        mean = self._mean_of(values)
+        self.mean.copy_(mean)
+        std = values.sub_(mean).std()  # 0 for a single state, and NaN for a single number
+        self.scale.copy_(torch.where(std > 0, 1.0 / std.clamp(min=1e-3), 1.0))
+
+    def _mean_of(self, values: torch.Tensor) -> torch.Tensor:
+        # A sum of large numbers, such as times, would lose the small ones, so the first state is subtracted before.
+        return values[0] + (values - values[0]).mean(0)
+
+
+class ImageEncoder(NormalisingEncoder):
+    """Network of Mnih et al. (2013), with layer normalisation: 16 filters of 8 x 8, 32 of 4 x 4, and 256 units."""
+
+    features = 256
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32):
+        super().__init__(shape, dtype)
+        self.first = nn.Conv2d(shape[0], 16, kernel_size=8, stride=4)
         self.second = nn.Conv2d(16, 32, kernel_size=4, stride=2)
         with torch.no_grad():
             size = self.second(self.first(torch.zeros(1, *shape))).numel()
         self.third = nn.Linear(size, self.features)
         self.norm = nn.LayerNorm(self.features)
-        self.register_buffer("mean", torch.zeros((height, width, channels), dtype=dtype))
-        self.register_buffer("scale", torch.ones(()))
 
-    def normalise_by(self, states: torch.Tensor) -> None:
-        """Set the mean of each pixel and the common scale from a batch of states.
-
-        Means are rounded to integers. bfloat16 holds integers up to 256 exactly, so a pixel minus its mean is exact.
-        """
-        _fit_normalisation(self, states, round_mean=True)
+    def _mean_of(self, values: torch.Tensor) -> torch.Tensor:
+        # bfloat16 holds integers up to 256 exactly, so a pixel minus a mean that is an integer is exact.
+        return values.mean(0).round()
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Encode (batch, height, width, channels) uint8 states as (batch, features) float32."""
+        """Encode (batch, channels, height, width) uint8 states as (batch, features) float32."""
         # Casting, shifting, scaling or transposing a batch in float32 takes as long as a layer. So the states are cast
         # to self.dtype once and shifted there, and the scale is applied to the few weights of the first layer. Channels
         # stay last.
-        shifted = states.to(self.dtype, copy=True).sub_(self.mean).permute(0, 3, 1, 2)
+        pixels = states.movedim(1, -1).contiguous()
+        shifted = pixels.to(self.dtype, copy=True).sub_(self.mean).permute(0, 3, 1, 2)
         with torch.autocast(states.device.type, self.dtype, enabled=self.dtype != torch.float32):
             first = F.conv2d(shifted, self.first.weight * self.scale, self.first.bias, self.first.stride)
             second = self.second(F.relu(first, inplace=True))
@@ -106,29 +173,21 @@ class ImageEncoder(nn.Module):
         return F.relu(self.norm(third.float()))
 
 
-class BoardEncoder(nn.Module):
+class BoardEncoder(NormalisingEncoder):
     """Two padded 3 x 3 convolutions with 16 and 32 filters, and 256 units with layer normalisation.
 
     A 3 x 3 convolution cannot see a whole line. So the second layer also gets the means of each cell's row and column.
     Wu (2019), https://arxiv.org/abs/1902.10565, section 3.3, uses the means of the whole board in a similar way.
 
-    Args:
-        shape: shape of a state, (channels, height, width). The input is (batch, height, width, channels) float32.
-
     Attributes:
-        mean: mean state, (height, width, channels), which is subtracted from the input; see `normalise_by`.
-        scale: factor by which the difference is multiplied, ().
-        features: number of output features per board.
         filters: number of output features per cell.
     """
 
     features = 256
     filters = 32
-    mean: torch.Tensor
-    scale: torch.Tensor
 
     def __init__(self, shape: tuple[int, ...]):
-        super().__init__()
+        super().__init__(shape)
         channels, height, width = shape
         self.first = nn.Conv2d(channels, 16, kernel_size=3, padding=1)
         self.second = nn.Conv2d(16, self.filters, kernel_size=3, padding=1)
@@ -136,52 +195,33 @@ class BoardEncoder(nn.Module):
         self.of_columns = nn.Conv2d(16, self.filters, kernel_size=1)
         self.third = nn.Linear(self.filters * height * width, self.features)
         self.norm = nn.LayerNorm(self.features)
-        self.register_buffer("mean", torch.zeros((height, width, channels)))
-        self.register_buffer("scale", torch.ones(()))
-
-    def normalise_by(self, states: torch.Tensor) -> None:
-        """Set the mean of each entry and the common scale from a batch of states."""
-        _fit_normalisation(self, states)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Encode (batch, height, width, channels) states as (batch, features) float32."""
+        """Encode (batch, channels, height, width) states as (batch, features) float32."""
         return self.encode(states)[0]
 
     def encode(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return features of the boards, (batch, features), and of the cells, (batch, filters, height, width)."""
-        normal = ((states.float() - self.mean) * self.scale).permute(0, 3, 1, 2)
+        boards = states.movedim(1, -1).contiguous().float()
+        normal = ((boards - self.mean) * self.scale).permute(0, 3, 1, 2)
         first = F.relu(self.first(normal))
         lines = self.of_rows(first.mean(3, keepdim=True)) + self.of_columns(first.mean(2, keepdim=True))
         cells = F.relu(self.second(first) + lines)
         return F.relu(self.norm(self.third(cells.permute(0, 2, 3, 1).flatten(1)))), cells
 
 
-class VectorEncoder(nn.Module):
-    """Multilayer perceptron with two layers of 64 units.
-
-    Args:
-        shape: shape of a state, (n,). The input is (batch, n) float32.
-
-    Attributes:
-        mean: mean state, (n,), which is subtracted from the input; see `normalise_by`.
-        scale: factor by which the difference is multiplied, ().
-        features: number of output features.
-    """
+class VectorEncoder(NormalisingEncoder):
+    """Multilayer perceptron with two layers of 64 units."""
 
     features = 64
-    mean: torch.Tensor
-    scale: torch.Tensor
 
     def __init__(self, shape: tuple[int, ...]):
-        super().__init__()
+        super().__init__(shape)
         self.first = nn.Linear(math.prod(shape), self.features)
         self.second = nn.Linear(self.features, self.features)
-        self.register_buffer("mean", torch.zeros(shape))
-        self.register_buffer("scale", torch.ones(()))
 
-    def normalise_by(self, states: torch.Tensor) -> None:
-        """Set the mean of each entry and the common scale from a batch of states. Warn if their units differ widely."""
-        _fit_normalisation(self, states)
+    def _fit(self, states: torch.Tensor) -> None:
+        super()._fit(states)
         spreads = states.float().std(0, correction=0)
         constant = spreads == 0.0
         if constant.all():
@@ -189,14 +229,7 @@ class VectorEncoder(nn.Module):
         smallest = spreads.masked_fill(constant, math.inf).min(0)
         largest = spreads.max(0)
         if (ratio := (largest.values / smallest.values).item()) > WIDE:
-            log.warning(
-                "In an observation, entry %d varies %s times as much as entry %d. All entries get one scale, so the "
-                "network hardly sees the small ones. Bring them to similar units, for example by gymnasium's "
-                "TransformObservation.",
-                largest.indices,
-                f"{ratio:,.0f}",
-                smallest.indices,
-            )
+            _warn_about_units(int(largest.indices), f"{ratio:,.0f}", int(smallest.indices))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Encode (batch, n) states as (batch, features) float32."""
@@ -204,22 +237,21 @@ class VectorEncoder(nn.Module):
         return torch.tanh(self.second(first))
 
 
-Encoder = ImageEncoder | BoardEncoder | VectorEncoder
+@functools.cache
+def _warn_about_units(largest: int, ratio: str, smallest: int) -> None:
+    """Log a warning, once for a network and its target network."""
+    log.warning(
+        "In an observation, entry %d varies %s times as much as entry %d. All entries get one scale, so the network "
+        "hardly sees the small ones. Bring them to similar units, for example by gymnasium's TransformObservation.",
+        *(largest, ratio, smallest),
+    )
 
 
-def channels_last(states: torch.Tensor) -> torch.Tensor:
-    """Return a view of states in the layout of PPO's networks: (N, C, H, W) as (N, H, W, C), vectors unchanged.
-
-    An encoder is faster if such a view is made contiguous first.
-    """
-    return states.movedim(1, -1) if states.ndim == 4 else states
-
-
-def make_encoder(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Encoder:
-    """Make the encoder that fits the shape of a state.
+def make_encoder(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> NormalisingEncoder:
+    """Make the normalising encoder that fits the shape of a state.
 
     Args:
-        shape: shape of a state, (channels, height, width) or (n,), without the action mask.
+        shape: shape of a state.
         dtype: data type in which an ImageEncoder computes.
 
     Raises:
@@ -233,19 +265,9 @@ def make_encoder(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> 
     return VectorEncoder(shape)
 
 
-def _fit_normalisation(encoder: Encoder, states: torch.Tensor, round_mean: bool = False) -> None:
-    values = states.to(torch.float32, copy=True)  # on the states' own device, which may differ from the encoder's
-    # A sum of large numbers, such as times, would lose the small ones, so the first state is subtracted before.
-    first = values[0].clone()
-    mean = values.mean(0).round() if round_mean else first + (values - first).mean(0)
-    encoder.mean.copy_(mean)
-    std = values.sub_(mean).std()  # 0 for a single state, and NaN for a single number
-    encoder.scale.copy_(torch.where(std > 0, 1.0 / std.clamp(min=1e-3), 1.0))
-
-
 def initialise(encoder: nn.Module) -> None:
-    """Initialise an encoder with orthogonal weights, in the channels-last layout of its states."""
-    for layer in encoder.children():
+    """Initialise an encoder with orthogonal weights, whose channels are last in memory."""
+    for layer in encoder.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             orthogonal(layer, math.sqrt(2))
         if isinstance(layer, nn.Conv2d):

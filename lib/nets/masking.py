@@ -14,21 +14,17 @@ class MaskSplitter:
 
     Args:
         space: space of a state, or its shape if there is no mask.
-        channels_last: whether batches of images and boards have their channels last. The space has them first.
 
     Attributes:
         actions: number of actions in a mask; 0 if states have no mask.
-        shape: shape of a state without the mask, channels first.
+        shape: shape of a state without the mask.
     """
 
-    def __init__(self, space: spaces.Box | tuple[int, ...], channels_last: bool = False):
+    def __init__(self, space: spaces.Box | tuple[int, ...]):
         self.actions = space.actions if isinstance(space, MaskedBox) else 0
         plain = space.plain if isinstance(space, MaskedBox) else space
         self.shape: tuple[int, ...] = plain.shape if isinstance(plain, spaces.Box) else plain
         self._stacked = isinstance(space, MaskedBox) and space.stacked
-        self._channel_axis = -1 if channels_last else 1
-        height_axis = 1 if channels_last else 2
-        self._mask_axis = height_axis if self._stacked else self._channel_axis
 
     def __call__(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Split a batch of states.
@@ -42,10 +38,10 @@ class MaskSplitter:
         """
         if not self.actions:
             return states, None
-        size = self.shape[1 if self._stacked else 0]
-        mask_size = states.shape[self._mask_axis] - size
-        observations, mask = torch.split(states, [size, mask_size], dim=self._mask_axis)
-        mask = mask.select(self._channel_axis, -1) if self._stacked else mask.movedim(self._channel_axis, 1)
+        axis = 2 if self._stacked else 1
+        size = self.shape[axis - 1]
+        observations, mask = torch.split(states, [size, states.shape[axis] - size], dim=axis)
+        mask = mask[:, -1] if self._stacked else mask
         return observations, mask.flatten(1)[:, : self.actions] > 0
 
 

@@ -110,17 +110,8 @@ class FastModel(ActorCritic):
         return head
 
     def normalise_by(self, states: torch.Tensor) -> None:
-        """Fit the encoder's input normalisation to these states.
-
-        A model that has learnt before, given by --init, keeps its own normalisation, because its weights depend on it.
-
-        Args:
-            states: (batch, ...), in the layout that `forward` takes.
-        """
-        if fetched_number(self.returns_seen) > 0:
-            return
-        observations, _ = self.split(states)
-        self.body.normalise_by(observations)
+        """Fit the input normalisation to these states; see NormalisingEncoder.normalise_by."""
+        self.body.normalise_by(self.split(states)[0])
 
     @torch.no_grad()
     def normalise_values(self, returns: torch.Tensor) -> None:
@@ -228,7 +219,7 @@ class FastTrainer(Trainer):
     def _divergence(self, transitions: Transitions) -> float:
         """Return the divergence of the present policy from that of the rollout, over all transitions."""
         states, actions, log_probs, *_ = (self.group.shard(column) for column in transitions)
-        now = F.log_softmax(self.model(states)[0], dim=1).gather(1, actions[:, None]).squeeze(1)
+        now = F.log_softmax(self.model(states.movedim(-1, 1))[0], dim=1).gather(1, actions[:, None]).squeeze(1)
         kl = approximate_kl(now, log_probs)
         self.group.average([kl])
         return fetched_number(kl)

@@ -25,13 +25,13 @@ class ActorCritic(nn.Module):
     def __init__(self, space: spaces.Box):
         super().__init__()
         self.options: dict[str, Any] = {}
-        self.split = MaskSplitter(space, channels_last=True)
+        self.split = MaskSplitter(space)
 
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute logits and values.
 
         Args:
-            states: (batch, n), or (batch, height, width, channels) for images and boards.
+            states: (batch, ...) states of the space.
 
         Returns:
             Logits, (batch, n_actions) float32, and values, (batch,) float32. The logit of an invalid action is

@@ -12,7 +12,6 @@ from gymnasium.vector import VectorEnv
 from torch.nn import functional as F
 
 from lib.experience.stream import EnvRange, Stream
-from lib.nets.encoders import channels_last
 from lib.ppo.model import ActorCritic
 from lib.system.machine import torch_threads
 from lib.system.transfer import to_device
@@ -50,8 +49,8 @@ class Rollout:
         return self.actions.numel()
 
     def some_states(self, number: int = 4096) -> torch.Tensor:
-        """Return the states, or, if they are more than `number`, those of evenly spaced steps; (n, ...)."""
-        return self.states[:: math.ceil(len(self) / number)].flatten(0, 1)
+        """Return the states for a model, (n, ...): those of evenly spaced steps, if they are more than `number`."""
+        return self.states[:: math.ceil(len(self) / number)].flatten(0, 1).movedim(-1, 1)
 
     @classmethod
     def bytes_of(cls, space: spaces.Box, steps: int) -> int:
@@ -77,7 +76,7 @@ class Agent:
         """Choose an action in each state.
 
         Args:
-            states: (N, ...), in the model's layout.
+            states: (N, ...) states of the model's space.
             noise: exponentially distributed numbers, (N, n_actions) float32. They are the only source of randomness.
 
         Returns:
@@ -96,7 +95,7 @@ class Agent:
         """Predict the values of states.
 
         Args:
-            states: (N, ...), in the model's layout.
+            states: (N, ...) states of the model's space.
 
         Returns:
             (N,) float32, on the CPU.
@@ -141,7 +140,7 @@ class Sampler(Stream):
         """Return a rollout of uninitialised tensors for `sample` to fill. Its states are in pinned memory for a GPU."""
         self.begin()
         size = (self.steps, self.envs.num_envs)
-        state = channels_last(torch.from_numpy(self.states))
+        state = torch.from_numpy(self.states).movedim(1, -1)
         pinned = torch.device(self.agent.device).type == "cuda"
         return Rollout(
             states=torch.empty(*size, *state.shape[1:], dtype=state.dtype, pin_memory=pinned),
@@ -170,9 +169,9 @@ class Sampler(Stream):
         values: list[torch.Tensor] = []
         for t in range(self.steps):
             with self.clock("store"):
-                rollout.states[t].copy_(channels_last(torch.from_numpy(self.states)))
+                rollout.states[t].copy_(torch.from_numpy(self.states).movedim(1, -1))
             with self.clock("act"):
-                actions, log_prob, value = self.agent(rollout.states[t], noise[t])
+                actions, log_prob, value = self.agent(rollout.states[t].movedim(-1, 1), noise[t])
                 log_probs.append(log_prob)
                 values.append(value)
             rewards, terminated, truncated, final_states = self.step(actions.numpy())
@@ -183,10 +182,10 @@ class Sampler(Stream):
                 rollout.ended[t] = torch.from_numpy(terminated | truncated)
             if truncated.any():
                 with self.clock("act"):
-                    last_states = channels_last(torch.from_numpy(final_states[truncated]))
+                    last_states = torch.from_numpy(final_states[truncated])
                     rollout.next_values[t, truncated] = self.agent.values(last_states)
         with self.clock("act"):
-            bootstrap_values = self.agent.values(channels_last(torch.from_numpy(self.states)))
+            bootstrap_values = self.agent.values(torch.from_numpy(self.states))
             rollout.log_probs.copy_(torch.stack(log_probs))
             rollout.values.copy_(torch.stack(values))
         self._fill_next_values(rollout, bootstrap_values)
@@ -213,8 +212,3 @@ class Sampler(Stream):
         following = torch.cat([rollout.values[1:], bootstrap_values[None]])
         truncated = rollout.ended & ~rollout.terminated
         rollout.next_values.copy_(torch.where(truncated, rollout.next_values, following))
-
-
-def channels_first(state: np.ndarray) -> np.ndarray:
-    """Return a view of one state in its environment's layout: (H, W, C) as (C, H, W), vectors unchanged."""
-    return state.transpose(2, 0, 1) if state.ndim == 3 else state

@@ -17,6 +17,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from lib.actors.contract import Actors
 from lib.actors.engines import start_actors
 from lib.errors import counted
@@ -27,7 +29,6 @@ from lib.experience.stream import EnvRange, snapshot_of
 from lib.ppo.actor import ActorSettings, EndedEpisode, PPOActor, Reset, Segment
 from lib.ppo.fast import FastModel
 from lib.ppo.learner import PPOLearner
-from lib.ppo.rollout import channels_first
 from lib.system.clock import Stopwatch, since_process_start
 from lib.system.log import TaskProgress
 
@@ -324,7 +325,8 @@ class _Handle:
 
 
 def _trace(snapshot: Snapshot, segment: Segment, episode: EndedEpisode, end: int) -> LazyTrace:
-    last_state = channels_first(segment.arrays["states"][episode.segment_step, episode.env]).copy()
+    state = segment.arrays["states"][episode.segment_step, episode.env]
+    last_state = np.moveaxis(state, -1, 0).copy()  # as the environment returned it
     return snapshot.trace(episode.env, episode.length, last_state, episode.no_ops, end)
 
 

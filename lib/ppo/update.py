@@ -65,7 +65,7 @@ class Transitions(NamedTuple):
     """Transitions to learn from, on the model's device.
 
     Attributes:
-        states: (batch, ...), in the model's layout.
+        states: (batch, ...), images and boards with the channels last, as in a Rollout.
         actions: (batch,) int64.
         log_probs: log-probabilities of the actions when they were chosen, (batch,) float32.
         advantages: (batch,) float32.
@@ -190,7 +190,7 @@ class Trainer:
     def _loss(self, batch: Transitions) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Compute the loss of a batch with normalised advantages, and its metrics, all scalars."""
         clip = self.settings.clip
-        logits, values = self.model(batch.states)
+        logits, values = self.model(batch.states.movedim(-1, 1))
         all_log_probs = F.log_softmax(logits, dim=1)
         log_probs = all_log_probs.gather(1, batch.actions[:, None]).squeeze(1)
         surrogate = policy_loss(log_probs, batch.log_probs, batch.advantages, clip)

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from lib.errors import UsageError
-from lib.nets.encoders import channels_last
 from lib.nets.masking import MaskSplitter
 from lib.ppo.model import ActorCritic
 
@@ -33,7 +32,7 @@ def in_evaluation_mode(net: nn.Module) -> Iterator[None]:
 def scores_of(net: nn.Module, states: torch.Tensor) -> torch.Tensor:
     """Return the action probabilities of an ActorCritic, or another network's Q-values, (batch, n_actions) float32."""
     if isinstance(net, ActorCritic):
-        logits, _ = net(channels_last(states).contiguous())
+        logits, _ = net(states)
         return cast(torch.Tensor, logits.softmax(1))
     return cast(torch.Tensor, getattr(net, "qvals", net)(states))  # the book's distributional network returns logits
 
@@ -65,9 +64,7 @@ class GreedyPolicy:
         """Return each state's action mask, (batch, n_actions) bool; (batch, 1) of True if there are no masks."""
         tensor = torch.as_tensor(states)
         split = cast(MaskSplitter | None, getattr(self.net, "split", None))  # a network of the user may have none
-        mask = None
-        if split is not None:
-            _, mask = split(channels_last(tensor) if isinstance(self.net, ActorCritic) else tensor)
+        _, mask = (tensor, None) if split is None else split(tensor)
         return np.ones((len(states), 1), np.bool_) if mask is None else mask.numpy()
 
     def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:

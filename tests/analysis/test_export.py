@@ -62,7 +62,7 @@ def fast_ppo():
     blocks = np.random.default_rng(1).integers(0, 256, (250, 4, 4, 4), np.uint8)
     states = blocks.repeat(21, axis=2).repeat(21, axis=3)
     net = sharpened(FastModel(spaces.Box(0, 255, (4, 84, 84), np.uint8), 7))
-    net.normalise_by(torch.from_numpy(states).movedim(1, -1))
+    net.normalise_by(torch.from_numpy(states))
     return net, states, None
 
 

@@ -17,26 +17,19 @@ from lib.nets.masking import INVALID, MaskSplitter
 def test_states_with_a_mask_are_split_into_the_plain_state_and_the_mask(env_id):
     plain = make_env(env_id.replace("-info", "").replace("-method", ""))
     env = make_env(env_id)
-    for channels_last in (False, True):
-        split = MaskSplitter(env.observation_space, channels_last)
-        state, expected = (np.asarray(each.reset(seed=5)[0]) for each in (env, plain))
-        for step in range(5):
-            states = torch.from_numpy(state)[None]
-            if channels_last and states.ndim == 4:
-                states = states.permute(0, 2, 3, 1)
-            observations, allowed = split(states)
-            if channels_last and observations.ndim == 4:
-                observations = observations.permute(0, 3, 1, 2)
-            assert observations.shape[1:] == split.shape == plain.observation_space.shape
-            assert np.array_equal(observations[0].numpy(), expected)
-            assert allowed.tolist() == [[action != step for action in range(5)]]
-            action = (step + 1) % 5
-            state, expected = (np.asarray(each.step(action)[0]) for each in (env, plain))
+    split = MaskSplitter(env.observation_space)
+    state, expected = (np.asarray(each.reset(seed=5)[0]) for each in (env, plain))
+    for step in range(5):
+        observations, allowed = split(torch.from_numpy(state)[None])
+        assert observations.shape[1:] == split.shape == plain.observation_space.shape
+        assert np.array_equal(observations[0].numpy(), expected)
+        assert allowed.tolist() == [[action != step for action in range(5)]]
+        action = (step + 1) % 5
+        state, expected = (np.asarray(each.step(action)[0]) for each in (env, plain))
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize(("actions", "channels"), [(11, 1), (12, 1), (13, 2), (61, 6)])
-def test_the_mask_of_a_board_fills_as_many_channels_as_it_needs(actions, channels, channels_last):
+def test_the_mask_of_a_board_fills_as_many_channels_as_it_needs(actions, channels):
     """Chess has 111 channels and 4,672 actions; 73 channels hold its mask."""
     state, mask = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4), np.arange(actions) % 3 == 0
     space = MaskedBox(spaces.Box(0.0, 24.0, (2, 3, 4)), actions)
@@ -44,9 +37,7 @@ def test_the_mask_of_a_board_fills_as_many_channels_as_it_needs(actions, channel
     assert masked.shape == space.shape == (2 + channels, 3, 4)
     assert space.contains(masked)
     states = torch.from_numpy(np.stack([masked, masked]))
-    split = MaskSplitter(space, channels_last)
-    observations, allowed = split(states.permute(0, 2, 3, 1) if channels_last else states)
-    observations = observations.permute(0, 3, 1, 2) if channels_last else observations
+    observations, allowed = MaskSplitter(space)(states)
     assert np.array_equal(observations.numpy(), np.stack([state, state]))
     assert np.array_equal(allowed.numpy(), np.stack([mask, mask]))
 

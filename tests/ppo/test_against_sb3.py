@@ -79,16 +79,14 @@ def fill(algorithm, model, space):
     rng = np.random.default_rng(5)
     shape = (STEPS, ENVS)
     high = 256 if space is IMAGES else 1
-    states = (rng.random((*shape, *space.shape)) * high).astype(space.dtype)
-    last_states = torch.as_tensor(states[0]).movedim(1, -1) if space is IMAGES else torch.as_tensor(states[0])
-    in_layout = torch.as_tensor(states).movedim(2, -1) if space is IMAGES else torch.as_tensor(states)
+    states = torch.as_tensor((rng.random((*shape, *space.shape)) * high).astype(space.dtype))
     actions = torch.as_tensor(rng.integers(ACTIONS, size=shape))
     rewards = rng.normal(size=shape).astype(np.float32)
     terminated = rng.random(shape) < 0.2
     with torch.no_grad():
-        logits, values = model(in_layout.flatten(0, 1))
+        logits, values = model(states.flatten(0, 1))
         values = values.view(shape)
-        last_values = model(last_states)[1]
+        last_values = model(states[0])[1]
         chosen = logits.log_softmax(1).gather(1, actions.flatten()[:, None]).view(shape)
     # The ratios start on both sides of the clipping range.
     log_probs = chosen + torch.as_tensor(rng.normal(0.0, 0.15, shape).astype(np.float32))
@@ -98,10 +96,10 @@ def fill(algorithm, model, space):
     for name in ("rewards", "values", "log_probs", "advantages", "returns"):
         setattr(buffer, name, getattr(buffer, name).astype(np.float64))
     for t in range(STEPS):
-        buffer.add(states[t], actions[t].numpy(), rewards[t], starts[t], values[t], log_probs[t])
+        buffer.add(states[t].numpy(), actions[t].numpy(), rewards[t], starts[t], values[t], log_probs[t])
     buffer.compute_returns_and_advantage(last_values, terminated[-1])
     return Rollout(
-        states=in_layout,
+        states=states.movedim(2, -1),
         actions=actions,
         log_probs=log_probs,
         values=values,
@@ -117,6 +115,8 @@ def test_an_update_equals_that_of_stable_baselines3(monkeypatch, space):
     torch.manual_seed(4)
     algorithm = sb3_of(space)
     model = model_like(algorithm, space).double()
+    if space is IMAGES:
+        model.body[0].dtype = torch.float64  # type: ignore[index,union-attr]
     algorithm.policy.double()
     # In float32, a unit whose input is rounded to the other side of zero would change its weights' steps.
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fakes import Counting
 from lib.envs.masks import MaskedBox
 from lib.experience.batch import Batch
+from lib.nets.encoders import NormalisingEncoder
 from lib.ppo import fast, update
 from lib.ppo.actor import Segment
 from lib.ppo.fast import FastModel
@@ -64,7 +65,7 @@ def _meta(monkeypatch):
 
 
 def random_states(space, steps, envs):
-    """Return random states of a space as a model gets them: images and boards with their channels last."""
+    """Return random states of a space as a rollout holds them: images and boards with their channels last."""
     states = torch.from_numpy(np.stack([space.sample() for _ in range(steps * envs)])).unflatten(0, (steps, envs))
     return states.movedim(2, -1) if len(space.shape) == 3 else states
 
@@ -96,9 +97,9 @@ def test_an_update_mixes_no_devices(kind, settings, space):
 @pytest.mark.parametrize("space", [BOARD, IMAGE], ids=["board", "image"])
 def test_the_input_normalisation_takes_states_of_another_device(monkeypatch, space):
     model = FastModel(space, 4).to("meta")
-    states = random_states(space, 2, 3).flatten(0, 1)
+    states = random_states(space, 2, 3).flatten(0, 1).movedim(-1, 1)
     filled = []
-    monkeypatch.setattr(fast, "fetched_number", lambda scalar: 0.0)  # of returns that the model has seen
+    monkeypatch.setattr(NormalisingEncoder, "is_fitted", False)
     monkeypatch.setattr(torch.Tensor, "copy_", lambda self, other, *_: filled.append((self.device, other.device)))
     model.normalise_by(states)
     assert filled == [(torch.device("meta"), states.device)] * 2  # the mean and the scale

@@ -12,9 +12,9 @@ IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 def test_states_are_normalised_by_those_that_the_model_was_fitted_to():
     model = FastModel(IMAGES, 2)
     rng = np.random.default_rng(0)
-    states = torch.from_numpy(rng.integers(0, 255, (50, 84, 84, 4)).astype(np.uint8))
+    states = torch.from_numpy(rng.integers(0, 255, (50, 4, 84, 84)).astype(np.uint8))
     model.normalise_by(states)
-    normal = (states.float() - model.body.mean) * model.body.scale
+    normal = (states.movedim(1, -1).float() - model.body.mean) * model.body.scale
     assert normal.mean(0).abs().max() < 0.51 * model.body.scale  # the means are whole numbers
     assert normal.std().item() == pytest.approx(1.0, abs=0.01)
     loaded = FastModel(IMAGES, 2)
@@ -31,7 +31,7 @@ def test_states_without_a_spread_are_not_scaled(shape):
 
 def test_a_model_that_has_learnt_keeps_its_normalisation():
     model = FastModel(IMAGES, 2)
-    states = torch.randint(0, 256, (8, 84, 84, 4), dtype=torch.uint8)
+    states = torch.randint(0, 256, (8, 4, 84, 84), dtype=torch.uint8)
     model.normalise_by(states)
     model.normalise_values(torch.tensor([1.0, 2.0]))
     before = model(states)[0]
@@ -43,7 +43,7 @@ def test_a_bfloat16_model_is_close_to_the_float32_model():
     torch.manual_seed(2)
     plain = FastModel(IMAGES, 6)
     fast = FastModel(IMAGES, 6, torch.bfloat16)
-    states = torch.randint(0, 256, (32, 84, 84, 4), dtype=torch.uint8)
+    states = torch.randint(0, 256, (32, 4, 84, 84), dtype=torch.uint8)
     plain.normalise_by(states)
     fast.load_state_dict(plain.state_dict())
     before = states.clone()
@@ -81,9 +81,9 @@ def test_the_textbook_network_is_that_of_the_paper():
     model = Model(IMAGES, 6)
     shapes = [tuple(weights.shape) for weights in model.parameters() if weights.ndim > 1]
     assert shapes == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (512, 3136), (6, 512), (1, 512)]
-    states = torch.randint(0, 256, (3, 84, 84, 4), dtype=torch.uint8)
-    features = torch.relu(states.permute(0, 3, 1, 2) / 255)
-    for layer in model.body:
+    states = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
+    features = states / 255
+    for layer in [layer for layer in model.body.modules() if not list(layer.children())]:
         features = layer(features)
     logits, values = model(states)
     assert torch.allclose(logits, model.policy(features), atol=1e-6)

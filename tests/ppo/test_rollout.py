@@ -235,7 +235,7 @@ def test_weights_are_cast_once_per_rollout():
         assert casts.count == 1
         with torch.no_grad():
             for states, values in zip(rollout.states, rollout.values, strict=True):
-                assert torch.equal(model(states)[1], values)
+                assert torch.equal(model(states.movedim(-1, 1))[1], values)
             model.body.third.weight.mul_(-1.5)  # in place, like an optimizer
 
 

@@ -211,7 +211,7 @@ def test_a_run_that_is_stopped_before_its_first_iteration_saves_nothing(tmp_path
 def image_model(dtype, seed):
     torch.manual_seed(seed)
     model = FastModel(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6, dtype)
-    model.normalise_by(torch.randint(0, 256, (8, 84, 84, 4), dtype=torch.uint8))
+    model.normalise_by(torch.randint(0, 256, (8, 4, 84, 84), dtype=torch.uint8))
     return model
 
 
