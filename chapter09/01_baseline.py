@@ -58,9 +58,7 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
-    batches = common.batch_generator(buffer, missing, params.batch_size * steps, steps)
-    return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
+    return engine.run(common.batch_generator(buffer, params.replay_initial, params.batch_size * steps, steps))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from ignite.engine import Engine
+from ignite.engine import Engine, Events
 from ptan.ignite import PeriodicEvents  # as the book's common does; otherwise ptan.ignite is the ignite package
 from torch import nn
 
-from lib import book, dqn_model
+from lib import book
 from lib.book import SEED, Hyperparams, argparser, train_or_tune, tune_params
+from lib.dqn_model import DQN
 from lib.experience.batch import Batch
 from lib.experience.interface import CheckedReplay, EpsilonGreedy, EpsilonSchedule, Replay, Stopped
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters
@@ -35,7 +36,6 @@ __all__ = [
     "batch_generator",
     "calc_loss_dqn",
     "calc_values_of_states",
-    "normalise_by_first_batch",
     "setup_ignite",
     "train_or_tune",
     "tune_params",
@@ -62,13 +62,24 @@ def setup_ignite(
 ) -> RunFolder:
     """Attach everything that a run needs around its loop; see lib.run.setup.setup_ignite for the arguments.
 
+    If a new run saves DQNs that normalise their input, they are fitted to the states of its first batch.
+
     Args:
         tuner_reward_episode, tuner_reward_min: when a trial of the book's search ends; see book.stop_hopeless_trial.
     """
     run = setup.setup_ignite(engine, params, exp_source, run_name, extra_metrics, **options)
     PeriodicEvents().attach(engine)
     book.stop_hopeless_trial(engine, params, tuner_reward_episode, tuner_reward_min)
+    nets = [net for net in (options.get("save") or {}).values() if isinstance(net, DQN) and "normalise" in net.options]
+    engine.add_event_handler(Events.ITERATION_STARTED(once=1), _normalise_by_first_batch, nets)
     return run
+
+
+def _normalise_by_first_batch(engine: Engine, nets: Sequence[DQN]) -> None:
+    """Fit the input normalisation of networks to the states that a new run learns from first."""
+    batch: Any = engine.state.batch
+    for net in nets:
+        net.normalise_by(_tensors(batch, gamma=0.0, device=next(net.parameters()).device)[0])
 
 
 def unpack_batch(
@@ -203,7 +214,7 @@ def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps
 
     Args:
         buffer: replay buffer with PTAN's populate and sample.
-        initial: agent steps to fill the buffer with; none if below 1, as in a resumed run.
+        initial: agent steps to fill the buffer with. A resumed run adds only those that its buffer lacks.
         batch_size: transitions in a batch.
         steps: agent steps between two batches, over all environments.
 
@@ -211,38 +222,16 @@ def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps
         UsageError: before the first step, if a buffer of this project would be smaller than a batch after `initial` +
             `steps` steps.
     """
+    missing = max(0, initial - len(buffer))
     trim = None
     if isinstance(buffer, CheckedReplay):
-        buffer.require(batch_size, max(0, initial) + steps)
+        buffer.require(batch_size, missing + steps)
     else:  # a PTAN buffer; its script may not call setup_ignite, which otherwise attaches a Trimmer
         trim = memory.Trimmer()
     with suppress(Stopped, StopIteration):
-        buffer.populate(initial)
+        buffer.populate(missing)
         for number in itertools.count():
             buffer.populate(steps)
             yield buffer.sample(batch_size)
             if trim is not None and number % 20 == 0:
                 trim()
-
-
-def normalise_by_first_batch(batches: Iterator[BatchT], *nets: nn.Module) -> Iterator[BatchT]:
-    """Yield batches unchanged, and fit the networks' input normalisation to the states of the first batch.
-
-    Args:
-        batches: batches of transitions or of a Ring.
-        nets: networks. In a resumed run their normalisation is already fitted and stays unchanged.
-    """
-    first = next(batches, None)
-    if first is None:  # the run was stopped during the warm-up
-        return
-    for net in nets:
-        if isinstance(net, dqn_model.DQN):
-            net.normalise_by(_states(first, next(net.parameters()).device))
-    yield first
-    yield from batches
-
-
-def _states(batch: Any, device: torch.device) -> torch.Tensor:
-    if isinstance(batch, Batch):
-        return batch.for_net(device).states
-    return torch.as_tensor(unpack_batch(batch)[0], device=device)

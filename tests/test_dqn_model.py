@@ -43,6 +43,25 @@ def test_states_of_other_shapes_are_refused(shape):
 
 
 @pytest.mark.parametrize("normalise", [False, True])
+def test_a_network_is_normalised_by_the_first_states_that_it_is_given_if_at_all(normalise):
+    net = dqn_model.DQN((2, 36, 36), 4, normalise=normalise)
+    before = copy.deepcopy(net.state_dict())
+    net.normalise_by(IMAGES)
+    net.normalise_by(IMAGES // 2)  # in a run with --init, for example
+    if normalise:
+        assert torch.equal(net.conv.mean, IMAGES.float().mean(0).round().movedim(0, -1))
+    changed = {name for name, tensor in net.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert changed == ({"conv.mean", "conv.scale"} if normalise else set())
+
+
+def test_units_that_differ_are_warned_about_once_for_a_network_and_its_target_network(caplog):
+    net = dqn_model.DQN((2,), 3, normalise=True)
+    for each in (net, copy.deepcopy(net)):
+        each.normalise_by(torch.tensor([[0.0, 0.0], [1.0, 1000.0]]))
+    assert caplog.text.count("varies 1,000 times as much") == 1
+
+
+@pytest.mark.parametrize("normalise", [False, True])
 def test_a_high_learning_rate_makes_all_values_equal_unless_states_are_normalised(replay, normalise):
     """Without normalisation, 07_pong_in_minutes.py lost all differences between states of Pong after some updates."""
     torch.manual_seed(1)

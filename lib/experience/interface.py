@@ -82,6 +82,8 @@ class EpsilonSchedule(Protocol):
 class Replay(Protocol[BatchT_co]):
     """The part of PTAN's replay buffers that `batch_generator` uses."""
 
+    def __len__(self) -> int: ...
+
     def populate(self, samples: int, /) -> object:
         """Add agent steps from the experience source."""
         ...
