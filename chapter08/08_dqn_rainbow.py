@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
 from lib.experience import priority_ring, selectors, stream
-from lib.nets import losses, precision
+from lib.nets import encoders, losses
 from lib.run import return_distributions
 
 import ptan
@@ -57,7 +57,7 @@ def train(params, args):
         dueling=dueling,
         sigma=args.sigma if noisy else None,
         support=(-v_max, v_max, 51) if distributional else None,
-        dtype=precision.fast_dtype(args.device),
+        dtype=encoders.fast_dtype(args.device),
         normalise=args.fast or params.normalise,
     ).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)

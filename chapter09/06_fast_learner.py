@@ -7,7 +7,7 @@ Parent  05_native_envs.py, with other kernels for the same arithmetic
 Keeps   close: the same up to the rounding of bfloat16, which has eight significant bits
 Paper   Kalamkar et al., A study of bfloat16 for deep learning training, 2019, https://arxiv.org/abs/1905.12322
 Run     ./06_fast_learner.py --cuda --envs 8
-Read    lib/nets/precision.py, then lib/dqn_model.py
+Read    lib/nets/encoders.py, then lib/dqn_model.py
 """
 
 import sys
@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
-from lib.nets import precision
+from lib.nets import encoders
 
 import ptan
 import torch
@@ -30,13 +30,14 @@ NAME = Path(__file__).stem
 def train(params, args):
     steps = params.steps_per_update(args.envs)
     envs = vector_env.make_vector_env(params.env_name, args.envs, processes=args.async_envs)
-    dtype = precision.fast_dtype(args.device)
+    dtype = encoders.fast_dtype(args.device)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     net = dqn_model.DQN(space, n_actions, dtype=dtype, normalise=params.normalise).to(args.device)
     net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     tgt_net = ptan.agent.TargetNet(net)
     if args.compile:
-        precision.compile_networks(net, tgt_net.target_model)
+        net.compile()
+        tgt_net.target_model.compile()
     selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)

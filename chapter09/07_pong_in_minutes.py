@@ -19,7 +19,7 @@ from lib import cli, common, dqn_model
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
 from lib.hyperparameters import FAST_HYPERPARAMS
-from lib.nets import losses, precision
+from lib.nets import encoders, losses
 
 import ptan
 import torch
@@ -40,12 +40,13 @@ def calc_loss(batch, net, tgt_net, huber=False):
 def train(params, args):
     steps = params.steps_per_update(args.envs)
     envs = vector_env.make_vector_env(params.env_name, args.envs, processes=args.async_envs)
-    dtype = precision.fast_dtype(args.device)
+    dtype = encoders.fast_dtype(args.device)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     net = dqn_model.DQN(space, n_actions, dtype=dtype, normalise=True).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     if args.compile:
-        precision.compile_networks(net, tgt_net.target_model)
+        net.compile()
+        tgt_net.target_model.compile()
     selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)

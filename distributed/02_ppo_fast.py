@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli, common
 from lib.envs import vector_env
 from lib.hyperparameters import PPO_FAST_HYPERPARAMS
-from lib.nets import precision
+from lib.nets import encoders
 from lib.ppo.fast import FastModel, FastSettings, FastTrainer, normalise_by_first_rollout
 from lib.ppo.rollout import Agent, Sampler
 
@@ -32,7 +32,7 @@ NAME = Path(__file__).stem
 
 def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, params.envs, processes=args.async_envs)
-    dtype = precision.fast_dtype(args.device)
+    dtype = encoders.fast_dtype(args.device)
     model = FastModel(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
     sampler = Sampler(envs, Agent(model, args.device), params.rollout, args.seed)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)

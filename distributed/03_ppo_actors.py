@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common
 from lib.hyperparameters import PPO_FAST_HYPERPARAMS
-from lib.nets import precision
+from lib.nets import encoders
 from lib.ppo.actor import ActorSettings
 from lib.ppo.fast import FastModel, FastSettings, FastTrainer
 from lib.ppo.learner import PPOLearner
@@ -43,7 +43,7 @@ def train(params, args):
         cpus=args.actor_cpus,
         bfloat16=True,
     )
-    model = FastModel(acting.space, acting.n_actions, precision.fast_dtype(args.device)).to(args.device)
+    model = FastModel(acting.space, acting.n_actions, encoders.fast_dtype(args.device)).to(args.device)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
     trainer = FastTrainer(model, optimizer, FastSettings.of(params), args.device)
     learner = PPOLearner(trainer, args.learners)

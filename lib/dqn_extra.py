@@ -43,19 +43,18 @@ class NoisyLinear(noisy.NoisyLinear):
         out_features: number of output features.
         sigma_init: initial sigma of independent noise, as in the second edition; None for factorised noise with
             STD_INIT, as in the third.
-        bias: add a noisy bias.
     """
 
-    def __init__(self, in_features: int, out_features: int, sigma_init: float | None = None, bias: bool = True):
+    def __init__(self, in_features: int, out_features: int, sigma_init: float | None = None):
         noise, sigma = (noisy.FACTORISED, STD_INIT) if sigma_init is None else (noisy.INDEPENDENT, sigma_init)
-        super().__init__(in_features, out_features, noise, sigma, bias)
+        super().__init__(in_features, out_features, noise, sigma)
 
 
 class NoisyFactorizedLinear(noisy.NoisyLinear):
     """The second edition's layer with factorised noise; see NoisyLinear. `sigma_zero` is the initial sigma."""
 
-    def __init__(self, in_features: int, out_features: int, sigma_zero: float = 0.4, bias: bool = True):
-        super().__init__(in_features, out_features, noisy.FACTORISED, sigma_zero, bias)
+    def __init__(self, in_features: int, out_features: int, sigma_zero: float = 0.4):
+        super().__init__(in_features, out_features, noisy.FACTORISED, sigma_zero)
 
 
 class NoisyDQN(DQN):

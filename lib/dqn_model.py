@@ -41,7 +41,7 @@ class DQN(nn.Module):
             predicted.
 
     Raises:
-        UsageError: if the noise is unknown, or sigma or the support is out of range.
+        UsageError: if the support is out of range.
         ValueError: if the shape is not (channels, height, width) or (n,).
     """
 

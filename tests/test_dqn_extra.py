@@ -78,7 +78,6 @@ def test_the_books_noisy_network_may_be_dueling():
     [
         (dqn_extra.NoisyLinear(400, 50), "factorised", 0.1 / 20),
         (dqn_extra.NoisyLinear(400, 50, 0.017), "independent", 0.017),  # as the second edition calls it
-        (dqn_extra.NoisyLinear(400, 50, bias=False), "factorised", 0.1 / 20),
         (dqn_extra.NoisyFactorizedLinear(400, 50), "factorised", 0.4 / 20),
     ],
 )
@@ -88,5 +87,4 @@ def test_the_books_noisy_layers(layer, noise, sigma):
     features = torch.rand(3, 400)
     assert not torch.allclose(layer(features), layer(features))
     layer.eval()
-    bias = 0.0 if layer.bias_mean is None else layer.bias_mean
-    assert torch.allclose(layer(features), features @ layer.weight_mean.T + bias, atol=1e-5)
+    assert torch.allclose(layer(features), features @ layer.weight_mean.T + layer.bias_mean, atol=1e-5)

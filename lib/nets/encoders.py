@@ -1,4 +1,4 @@
-"""Encoders: convolutional and dense networks that turn states into features.
+"""Encoders: convolutional and dense networks that turn states into features, and their numeric precision.
 
 The shape of a state is (channels, height, width) or (n,), without the action mask. Batches of states have this layout,
 too: `movedim(-1, 1)` gives it to states with the channels last, as in a ring or a rollout, and changes no vectors.
@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.envs.observations import MIN_IMAGE_SIDE, ObservationKind, observation_kind
+from lib.system.machine import has_fast_bfloat16
 
 log = logging.getLogger(__name__)
 
@@ -263,6 +264,15 @@ def make_encoder(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> 
     if kind is ObservationKind.BOARD:
         return BoardEncoder(shape)
     return VectorEncoder(shape)
+
+
+@functools.cache
+def fast_dtype(device: torch.device) -> torch.dtype:
+    """Return bfloat16 if the device is faster with it. Otherwise return float32, and log a warning once."""
+    if has_fast_bfloat16(device):
+        return torch.bfloat16
+    log.warning("This %s is not faster in bfloat16: float32 is used.", device.type)
+    return torch.float32
 
 
 def initialise(encoder: nn.Module) -> None:

@@ -6,7 +6,7 @@ Arguments of the same name mean the same in every function:
     discounts   (batch,) discount factors of the next state's value; 0 if the episode terminated
     support     (atoms,) evenly spaced returns of a return distribution
 
-Shapes that do not match raise a ValueError, because torch would broadcast some of them to a wrong number.
+Where torch would broadcast shapes that do not match to a wrong number, they raise a ValueError.
 """
 
 import torch
@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from lib.errors import UsageError
 
 MAX_ATOMS = 500  # limited because a projection needs memory for batch * atoms ** 2 numbers
-MAX_RETURN = 1e30  # largest absolute return of a support, so that float32 does not overflow
 
 
 def require_batch(**tensors: torch.Tensor) -> None:
@@ -26,12 +25,7 @@ def require_batch(**tensors: torch.Tensor) -> None:
 
 
 def q_targets(returns: torch.Tensor, discounts: torch.Tensor, next_target_q_values: torch.Tensor) -> torch.Tensor:
-    """Compute the targets of DQN, (batch,), Mnih et al. (2015), algorithm 1.
-
-    Args:
-        returns, discounts: see the top of this file.
-        next_target_q_values: (batch, n_actions) values of the next states, from the target network.
-    """
+    """Compute the targets of DQN, (batch,), Mnih et al. (2015), algorithm 1; see double_q_targets."""
     return double_q_targets(returns, discounts, next_target_q_values, next_target_q_values)
 
 
@@ -41,40 +35,21 @@ def double_q_targets(
     """Compute the targets of double DQN, (batch,), van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461.
 
     Args:
-        returns, discounts: see the top of this file.
         next_q_values: (batch, n_actions) values of the next states, from the online network, which selects the actions.
         next_target_q_values: (batch, n_actions) values of the next states, from the target network, which evaluates
             the actions.
     """
-    if next_q_values.shape != next_target_q_values.shape or next_q_values.ndim != 2:
-        shapes = f"{tuple(next_q_values.shape)} and {tuple(next_target_q_values.shape)}"
-        raise ValueError(f"the next states' values have the shapes {shapes}; both have to be (batch, n_actions)")
     return td_targets(returns, discounts, select_actions(next_target_q_values, next_q_values.argmax(dim=1)))
 
 
 def td_targets(returns: torch.Tensor, discounts: torch.Tensor, next_values: torch.Tensor) -> torch.Tensor:
-    """Compute returns + discounts * next_values, (batch,).
-
-    Args:
-        returns, discounts: see the top of this file.
-        next_values: (batch,) values of the next states. They may be infinite or NaN if the discount is 0.
-    """
+    """Compute returns + discounts * next_values, (batch,). A next value may be infinite or NaN if its discount is 0."""
     require_batch(returns=returns, discounts=discounts, next_values=next_values)
     return returns + torch.where(discounts == 0.0, 0.0, discounts * next_values)
 
 
 def select_actions(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-    """Select the output of each row's action, (batch, ...).
-
-    Args:
-        outputs: (batch, n_actions, ...) values or distributions.
-        actions: (batch,) int64.
-    """
-    if outputs.ndim < 2 or actions.shape != outputs.shape[:1]:
-        raise ValueError(
-            f"outputs and actions have the shapes {tuple(outputs.shape)} and {tuple(actions.shape)}; "
-            "they have to be (batch, n_actions, ...) and (batch,)"
-        )
+    """Select each row's action (batch,) from outputs (batch, n_actions, ...). The result is (batch, ...)."""
     return outputs[torch.arange(len(actions), device=actions.device), actions]
 
 
@@ -104,17 +79,16 @@ def support(v_min: float, v_max: float, atoms: int) -> torch.Tensor:
     See Bellemare et al. (2017), https://arxiv.org/abs/1707.06887, section 4.
 
     Raises:
-        UsageError: if atoms is out of range, v_min is not below v_max, or the range is too large or too narrow for
-            float32.
+        UsageError: if atoms is out of range, v_min is not below v_max, or float32 cannot hold the returns.
     """
     if not 2 <= atoms <= MAX_ATOMS:
         raise UsageError(f"atoms is {atoms}; it has to be between 2 and {MAX_ATOMS}")
-    bounds = f"v_min is {v_min:g} and v_max {v_max:g}"
-    if not -MAX_RETURN < v_min < v_max < MAX_RETURN:
-        raise UsageError(f"{bounds}; v_min has to be below v_max, both between -{MAX_RETURN:g} and {MAX_RETURN:g}")
     returns = torch.linspace(v_min, v_max, atoms)
-    if (returns.diff() <= 0.0).any():
-        raise UsageError(f"{bounds}; float32 cannot distinguish {atoms} returns between them; use a wider range")
+    if not (returns.diff() > 0.0).all():  # NaN is refused, too
+        raise UsageError(
+            f"v_min is {v_min:g} and v_max {v_max:g}; v_min has to be below v_max, and float32 has to distinguish "
+            f"{atoms} returns between them"
+        )
     return returns
 
 
@@ -128,15 +102,11 @@ def project_distribution(
 
     Args:
         next_probs: (batch, atoms) probabilities of Z.
-        returns, discounts, support: see the top of this file.
 
     Returns:
         (batch, atoms) probabilities; the sum of each row is unchanged.
     """
-    require_batch(returns=returns, discounts=discounts)
-    batch, atoms = len(returns), len(support)
-    if next_probs.shape != (batch, atoms):
-        raise ValueError(f"next_probs have the shape {tuple(next_probs.shape)}; it has to be ({batch}, {atoms})")
+    atoms = len(support)
     step = (support[-1] - support[0]) / (atoms - 1)
     # Positions of the shifted atoms, in steps of the support.
     positions = ((returns[:, None] + discounts[:, None] * support - support[0]) / step).clamp(0.0, atoms - 1.0)
@@ -155,10 +125,5 @@ def kl_divergence(target_probs: torch.Tensor, log_probs: torch.Tensor) -> torch.
         target_probs: (batch, atoms) target probabilities, without a gradient.
         log_probs: (batch, atoms) natural logarithms of the predicted probabilities.
     """
-    if target_probs.ndim != 2 or target_probs.shape != log_probs.shape:
-        raise ValueError(
-            f"target_probs and log_probs have the shapes {tuple(target_probs.shape)} and {tuple(log_probs.shape)}; "
-            "both have to be (batch, atoms)"
-        )
     divergences: torch.Tensor = torch.special.xlogy(target_probs, target_probs) - target_probs * log_probs
     return divergences.sum(dim=1)

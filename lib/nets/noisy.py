@@ -6,8 +6,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lib.errors import UsageError
-
 FACTORISED, PER_STATE, INDEPENDENT = "factorised", "per-state", "independent"
 
 # Initial sigma of each kind of noise, Fortunato et al. (2018), section 3.2. Noise per state takes that of factorised.
@@ -28,32 +26,22 @@ class NoisyLinear(nn.Module):
             weight. The means are initialised as in section 3.2.
         sigma: initial sigma; unless the noise is independent, it is divided by the square root of `inputs`. None for
             the paper's value.
-        bias: add a noisy bias.
-
-    Raises:
-        UsageError: if the noise is unknown or sigma is out of range.
     """
 
-    def __init__(
-        self, inputs: int, outputs: int, noise: str = FACTORISED, sigma: float | None = None, bias: bool = True
-    ):
+    def __init__(self, inputs: int, outputs: int, noise: str = FACTORISED, sigma: float | None = None):
         super().__init__()
-        if noise not in SIGMAS:
-            raise UsageError(f"noise is {noise!r}; it has to be one of {', '.join(SIGMAS)}")
-        if sigma is None:
-            sigma = SIGMAS[noise]
-        if not 1e-6 <= sigma <= 1000.0:
-            raise UsageError(f"sigma is {sigma:g}; it has to be between 1e-06 and 1000")
+        usual = SIGMAS[noise]
+        sigma = usual if sigma is None else sigma
         self.noise = noise
         if noise == INDEPENDENT:
             bound = math.sqrt(3.0 / inputs)
         else:
             bound = 1.0 / math.sqrt(inputs)
-            sigma = sigma / math.sqrt(inputs)
+            sigma /= math.sqrt(inputs)
         self.weight_mean = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound))
-        self.bias_mean = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound)) if bias else None
+        self.bias_mean = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
         self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), sigma))
-        self.bias_sigma = nn.Parameter(torch.full((outputs,), sigma)) if bias else None
+        self.bias_sigma = nn.Parameter(torch.full((outputs,), sigma))
 
     def draw(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Draw the noise of a forward pass.
@@ -78,9 +66,7 @@ class NoisyLinear(nn.Module):
             return F.linear(features, self.weight_mean, self.bias_mean)
         noise, output_noise = self.draw(len(features))
         if self.noise == INDEPENDENT:
-            bias = None
-            if self.bias_mean is not None and self.bias_sigma is not None:
-                bias = self.bias_mean + self.bias_sigma * output_noise
+            bias = self.bias_mean + self.bias_sigma * output_noise
             return F.linear(features, self.weight_mean + self.weight_sigma * noise, bias)
         # The noise of a weight is the noise of its input times the noise of its output, so the layer does not have to
         # compute a matrix of noisy weights.
@@ -88,9 +74,8 @@ class NoisyLinear(nn.Module):
         return F.linear(features, self.weight_mean, self.bias_mean) + noisy * output_noise
 
     def signal_to_noise(self) -> float:
-        """Return the root mean square of the weights' means, divided by that of the sigmas; infinity if these are 0."""
-        noise = self.weight_sigma.square().mean().item()
-        return math.sqrt(self.weight_mean.square().mean().item() / noise) if noise else math.inf
+        """Return the root mean square of the weights' means, divided by that of the sigmas."""
+        return math.sqrt(self.weight_mean.square().mean().item() / self.weight_sigma.square().mean().item())
 
 
 def _signed_sqrt(noise: torch.Tensor) -> torch.Tensor:

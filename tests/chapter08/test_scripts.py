@@ -463,20 +463,13 @@ def test_each_part_of_rainbow_has_its_own_setting(monkeypatch, tmp_path):
     ("script", "options", "message"),
     [
         ("02_dqn_n_steps", ["-n", "0"], "argument -n: '0' is not a whole number, at least 1"),
-        (
-            "07_dqn_distrib",
-            ["--v-max", "1e39"],
-            "v_min is -10 and v_max 1e+39; v_min has to be below v_max, both between",
-        ),
         ("05_dqn_prio_replay", ["--alpha", "1.5"], "'1.5' is not a finite number, at least 0 and at most 1"),
         ("05_dqn_prio_replay", ["--beta-steps", "0"], "'0' is not a whole number, at least 1"),
         ("07_dqn_distrib", ["--atoms", "1"], "atoms is 1; it has to be between 2 and 500"),
-        ("07_dqn_distrib", ["--v-min", "-10", "--v-max", "-20"], "v_min is -10 and v_max -20; v_min has to be below"),
         ("07_dqn_distrib", ["--v-min", "3", "--v-max", "2"], "v_min is 3 and v_max 2; v_min has to be below v_max"),
         ("08_dqn_rainbow", ["--without", "colours"], "invalid choice: 'colours'"),
         ("08_dqn_rainbow", ["--v-max", "-2"], "argument --v-max: '-2' is not a finite number, above 0"),
         ("08_dqn_rainbow", ["--sigma", "0"], "argument --sigma: '0' is not a finite number, above 0"),
-        ("08_dqn_rainbow", ["--sigma", "1e4"], "sigma is 10000; it has to be between 1e-06 and 1000"),
     ],
 )
 def test_invalid_options_are_refused_in_one_line_with_their_range(refused, tmp_path, script, options, message):

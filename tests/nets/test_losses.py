@@ -24,15 +24,6 @@ def test_double_q_targets_by_hand():
     assert targets.tolist() == pytest.approx([1.0 + 0.9 * 10.0, -1.0 + 0.81 * 20.0, 2.0])
 
 
-@pytest.mark.parametrize("argument", range(4))
-@pytest.mark.parametrize("shape", [(3, 1), (2, 4), (1,), (2,)])
-def test_targets_of_mismatched_shapes_are_refused(argument, shape):
-    arguments = [torch.zeros(3), torch.zeros(3), torch.zeros(3, 4), torch.zeros(3, 4)]
-    arguments[argument] = torch.zeros(shape)
-    with pytest.raises(ValueError, match="have the shapes"):
-        losses.double_q_targets(*arguments)
-
-
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), n_actions=st.integers(1, 6))
 def test_q_targets_equal_those_of_a_loop(seed, n_actions):
@@ -71,18 +62,10 @@ def test_values_after_a_termination_may_be_infinite_or_nan():
     values = torch.tensor([float("inf"), float("nan"), 2.0])
     targets = losses.td_targets(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, 0.0, 0.5]), values)
     assert targets.tolist() == [1.0, 2.0, 4.0]
-    with pytest.raises(ValueError, match=r"all have to be \(batch,\)"):
-        losses.td_targets(torch.zeros(3), torch.zeros(3), torch.zeros(3, 1))
-
-
-def test_shapes_that_torch_would_broadcast_are_refused():
-    with pytest.raises(ValueError, match=r"have to be \(batch, n_actions, ...\) and \(batch,\)"):
-        losses.select_actions(torch.zeros(3, 4), torch.zeros(3, 1, dtype=torch.int64))
-    with pytest.raises(ValueError, match=r"have to be \(batch, n_actions, ...\) and \(batch,\)"):
-        losses.select_actions(torch.zeros(3), torch.zeros(3, dtype=torch.int64))
-    for shapes in (((3, 5), (1, 5)), ((3, 2, 5), (3, 2, 5))):
-        with pytest.raises(ValueError, match=r"both have to be \(batch, atoms\)"):
-            losses.kl_divergence(*map(torch.zeros, shapes))
+    for argument in range(3):
+        arguments = [torch.zeros(3, 1) if index == argument else torch.zeros(3) for index in range(3)]
+        with pytest.raises(ValueError, match=r"all have to be \(batch,\)"):
+            losses.td_targets(*arguments)
 
 
 def test_the_output_of_each_rows_action_is_selected():
@@ -156,22 +139,13 @@ def test_penalties_are_squared_errors_or_huber_losses():
     ("arguments", "message"),
     [
         ((-1.0, 1.0, 1), "atoms is 1; it has to be between 2 and 500"),
-        ((-1.0, 1.0, 10**9), "atoms is 1000000000; it has to be between 2 and 500"),
+        ((-1.0, 1.0, 501), "atoms is 501; it has to be between 2 and 500"),
         ((2.0, 2.0, 51), "v_min is 2 and v_max 2; v_min has to be below v_max"),
         ((0.0, float("nan"), 51), "v_min has to be below v_max"),
-        (
-            (0.0, float("inf"), 51),
-            r"v_min is 0 and v_max inf; v_min has to be below v_max, both between -1e\+30 and 1e\+30",
-        ),
-        ((-1e39, 1e39, 51), "v_min is -1e.39 and v_max 1e.39; v_min has to be below v_max, both between"),
-        ((1e8, 1e8 + 1.0, 51), "float32 cannot distinguish 51 returns between them"),
+        ((0.0, float("inf"), 51), "v_min has to be below v_max"),
+        ((1e8, 1e8 + 1.0, 51), "float32 has to distinguish 51 returns between them"),
     ],
 )
 def test_an_invalid_support_is_refused(arguments, message):
     with pytest.raises(UsageError, match=message):
         losses.support(*arguments)
-
-
-def test_a_projection_of_mismatched_shapes_is_refused():
-    with pytest.raises(ValueError, match="have the shape"):
-        losses.project_distribution(torch.ones(2, 3), torch.ones(2), torch.ones(2, 1), torch.ones(3))

@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from fakes import pong_ring
 from lib import common, dqn_model
-from lib.errors import UsageError
-from lib.nets import precision
+from lib.nets import encoders
 from lib.system.machine import has_fast_bfloat16
 
 
@@ -30,10 +28,10 @@ def test_bfloat16_is_used_if_the_processor_is_faster_with_it_and_otherwise_a_war
     monkeypatch, caplog, cpuinfo, dtype
 ):
     monkeypatch.setattr(Path, "read_text", lambda self: f"{cpuinfo}\n")
-    precision.fast_dtype.cache_clear()
+    encoders.fast_dtype.cache_clear()
     for _ in range(2):
-        assert precision.fast_dtype(torch.device("cpu")) == dtype
-    precision.fast_dtype.cache_clear()
+        assert encoders.fast_dtype(torch.device("cpu")) == dtype
+    encoders.fast_dtype.cache_clear()
     assert caplog.text.count("float32 is used") == (dtype == torch.float32)
 
 
@@ -51,21 +49,15 @@ def test_each_of_two_different_gpus_is_asked_for_its_own_precision(monkeypatch):
     assert [has_fast_bfloat16(torch.device("cuda", index)) for index in range(2)] == [False, True]
 
 
-def test_compiling_without_a_compiler_is_refused(monkeypatch):
-    monkeypatch.setattr(precision.shutil, "which", lambda name: None)
-    with pytest.raises(UsageError, match=r"install g\+\+, or leave --compile out"):
-        precision.compile_networks(nn.Linear(2, 2))
-
-
-@pytest.mark.skipif(not precision.shutil.which("g++"), reason="needs a C++ compiler")
-def test_a_compiled_network_gives_the_same_values():
+@pytest.mark.parametrize("options", [{}, {"normalise": True}, {"dueling": True, "support": (-2.0, 2.0, 5)}], ids=str)
+def test_a_compiled_network_gives_the_same_values(options):
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    states = torch.rand(5, 3)
+    net = dqn_model.DQN((2, 36, 36), 6, **options)
+    states = torch.randint(0, 256, (5, 2, 36, 36), dtype=torch.uint8)
+    net.normalise_by(states)
     expected = net(states)
-    precision.compile_networks(net)
-    assert net._compiled_call_impl is not None
-    assert torch.allclose(net(states), expected, atol=1e-6)
+    net.compile(fullgraph=True, backend="aot_eager")  # which needs no C++ compiler
+    assert torch.allclose(net(states), expected, atol=1e-5)
 
 
 class Learner:
