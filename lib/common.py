@@ -1,6 +1,5 @@
 """The book's lib/common.py: hyperparameters, batches, the loss, exploration, the run's setup, and tuning."""
 
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -93,26 +92,15 @@ def unpack_batch(
     Returns:
         states (batch, ...), actions (batch,) int64, rewards (batch,) float32, dones (batch,) uint8 and last_states
         (batch, ...). A missing last state is replaced by the state, because its value is masked anyway.
-
-    Raises:
-        ValueError: if the batch is empty, or an action is negative.
-        TypeError: if an action is not a whole number.
     """
-    if not len(batch):
-        raise ValueError("the batch is empty")
     states = [np.asarray(exp.state) for exp in batch]
     dones = [exp.last_state is None for exp in batch]
     last_states = [
         state if done else np.asarray(exp.last_state) for exp, state, done in zip(batch, states, dones, strict=True)
     ]
-    actions = np.array([exp.action for exp in batch])
-    if actions.dtype.kind not in "iu":
-        raise TypeError(f"the actions of the batch are {actions.dtype}; they have to be whole numbers")
-    if actions.min() < 0:  # torch would take it for one of the last actions
-        raise ValueError(f"an action of the batch is {actions.min()}; actions have to be at least 0")
     return (
         np.stack(states),
-        actions.astype(np.int64),
+        np.array([exp.action for exp in batch], dtype=np.int64),
         np.array([exp.reward for exp in batch], dtype=np.float32),
         np.array(dones, dtype=np.uint8),
         np.stack(last_states),
@@ -139,20 +127,11 @@ def calc_loss_dqn(
         no_grad: compute the targets without recording a graph. No gradient flows through the targets, so this only
             saves time and memory.
         huber: use the Huber loss instead of the squared error.
-
-    Returns:
-        Scalar loss.
-
-    Raises:
-        ValueError: if a network's output has an unexpected shape, the batch is empty, or an action is negative.
-        TypeError: if an action is not a whole number.
     """
     states, actions, rewards, discounts, last_states = _tensors(batch, gamma, device)
-    q_values = net(states)
-    values = losses.select_actions(q_values, actions)
+    values = losses.select_actions(net(states), actions)
     with torch.no_grad() if no_grad else nullcontext():
-        next_q_values = tgt_net(last_states)
-        targets = losses.q_targets(rewards, discounts, next_q_values)
+        targets = losses.q_targets(rewards, discounts, tgt_net(last_states))
     losses.require_batch(values=values, targets=targets)
     return losses.td_losses(values - targets.detach(), huber).mean()
 
@@ -198,13 +177,7 @@ class EpsilonTracker:
 
 @torch.no_grad()
 def calc_values_of_states(states: np.ndarray, net: nn.Module, device: torch.device | str = "cpu") -> float:
-    """Return the mean of the best action values of states.
-
-    Args:
-        states: (number, ...) states.
-        net: network from states (batch, ...) to action values (batch, n_actions).
-        device: device of the network.
-    """
+    """Return the mean of the best action values of states (number, ...). `device` is that of the network."""
     parts = torch.split(torch.as_tensor(states), 128)
     return torch.cat([net(part.to(device)).max(1).values for part in parts]).mean().item()
 
@@ -219,19 +192,13 @@ def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps
         steps: agent steps between two batches, over all environments.
 
     Raises:
-        UsageError: before the first step, if a buffer of this project would be smaller than a batch after `initial` +
-            `steps` steps.
+        UsageError: before the first step, if a buffer of this project would then be smaller than a batch.
     """
     missing = max(0, initial - len(buffer))
-    trim = None
-    if isinstance(buffer, CheckedReplay):
+    if isinstance(buffer, CheckedReplay):  # not one of PTAN
         buffer.require(batch_size, missing + steps)
-    else:  # a PTAN buffer; its script may not call setup_ignite, which otherwise attaches a Trimmer
-        trim = memory.Trimmer()
     with suppress(Stopped, StopIteration):
         buffer.populate(missing)
-        for number in itertools.count():
+        while True:
             buffer.populate(steps)
             yield buffer.sample(batch_size)
-            if trim is not None and number % 20 == 0:
-                trim()

@@ -103,19 +103,6 @@ def test_calc_loss_dqn_rejects_networks_with_other_shapes(change):
         common.calc_loss_dqn(BATCH, net, lambda states: change(net(states)), gamma=0.9)
 
 
-def test_actions_that_are_not_whole_numbers_are_rejected():
-    with pytest.raises(TypeError, match="actions of the batch are float64"):
-        common.unpack_batch([ExperienceFirstLast(np.zeros(1), 0.5, 0.0, None)])
-
-
-def test_a_negative_action_and_an_empty_batch_are_rejected():
-    """A negative index would select one of the last actions."""
-    with pytest.raises(ValueError, match="an action of the batch is -1; actions have to be at least 0"):
-        common.unpack_batch([ExperienceFirstLast(np.zeros(1), action, 0.0, None) for action in (0, -1)])
-    with pytest.raises(ValueError, match="the batch is empty"):
-        common.unpack_batch([])
-
-
 def test_epsilon_decays_linearly_to_its_final_value():
     selector = ptan.actions.EpsilonGreedyActionSelector()
     params = dataclasses.replace(HYPERPARAMS["pong"], epsilon_frames=100, epsilon_final=0.1)
@@ -218,29 +205,3 @@ def test_dqn_learns_the_known_values_of_the_chain(tmp_path, no_grad):
     engine.run(common.batch_generator(buffer, params.replay_initial, params.batch_size))
     values = net(torch.eye(3)).detach().numpy()
     assert values == pytest.approx(np.array([[0.81, 0.0], [0.0, 0.9], [1.0, 0.0]]), abs=0.08)
-
-
-class _Buffer:
-    """The part of PTAN's buffer that batch_generator uses."""
-
-    def __len__(self):
-        return 0
-
-    def populate(self, samples):
-        pass
-
-    def sample(self, batch_size):
-        return [0] * batch_size
-
-
-@pytest.mark.parametrize(("checked", "trims"), [(False, 3), (True, 0)])
-def test_free_memory_is_returned_for_a_buffer_of_ptan(monkeypatch, checked, trims):
-    calls = []
-    monkeypatch.setattr(common.memory, "Trimmer", lambda: lambda: calls.append(1))
-    buffer = _Buffer()
-    if checked:
-        monkeypatch.setattr(_Buffer, "require", lambda *sizes: None, raising=False)
-    batches = common.batch_generator(buffer, 10, 4)
-    for _ in range(42):
-        next(batches)
-    assert len(calls) == trims

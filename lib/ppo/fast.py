@@ -16,7 +16,7 @@ from lib.nets.masking import mask_invalid
 from lib.ppo.losses import approximate_kl, value_loss
 from lib.ppo.model import ActorCritic
 from lib.ppo.rollout import Rollout, Sampler
-from lib.ppo.update import KL, Trainer, Transitions, UpdateSettings, fetched, fetched_number
+from lib.ppo.update import KL, Trainer, Transitions, UpdateSettings, fetched
 
 log = logging.getLogger(__name__)
 
@@ -192,12 +192,7 @@ class FastTrainer(Trainer):
         return super().learn(transitions)
 
     def value_loss(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the mean squared error of the values, divided by the returns' variance, a scalar.
-
-        Args:
-            values: predicted values, (batch,).
-            targets: returns, (batch,).
-        """
+        """Return the mean squared error of the values, divided by the returns' variance, a scalar."""
         return value_loss(values, targets, self.model.return_std)
 
     def after_epoch(self, metrics: Sequence[torch.Tensor], transitions: Transitions) -> None:
@@ -222,14 +217,11 @@ class FastTrainer(Trainer):
         now = F.log_softmax(self.model(states.movedim(-1, 1))[0], dim=1).gather(1, actions[:, None]).squeeze(1)
         kl = approximate_kl(now, log_probs)
         self.group.average([kl])
-        return fetched_number(kl)
+        [[number]] = fetched([kl[None]])
+        return number
 
     def adapt_learning_rate(self, kl: float) -> None:
-        """Lower the learning rate if an epoch moved the policy too far; raise it if the policy moved too little.
-
-        Args:
-            kl: divergence of the epoch; see `after_epoch`. It is compared with `kl_target`.
-        """
+        """Lower the learning rate if an epoch moved the policy too far; raise it if the policy moved too little."""
         target = self.settings.kl_target
         assert target is not None
         factor = 1.0

@@ -43,9 +43,6 @@ def policy_loss(
 
     Returns:
         A scalar.
-
-    Raises:
-        ValueError: if the shapes differ or are not (batch,).
     """
     require_batch(log_probs=log_probs, old_log_probs=old_log_probs, advantages=advantages)
     ratio = (log_probs - old_log_probs).exp()
@@ -62,9 +59,6 @@ def value_loss(values: torch.Tensor, targets: torch.Tensor, unit: torch.Tensor |
 
     Returns:
         A scalar.
-
-    Raises:
-        ValueError: if the shapes differ or are not (batch,).
     """
     require_batch(values=values, targets=targets)
     return F.mse_loss(values, targets) / unit**2

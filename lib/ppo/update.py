@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lib.errors import divisors
 from lib.ppo.losses import approximate_kl, estimate_advantages, normalised, policy_loss, value_loss
 from lib.ppo.model import ActorCritic
 from lib.ppo.rollout import Rollout
@@ -25,17 +24,13 @@ class UpdateSettings:
     """Hyperparameters of an update.
 
     Attributes:
-        minibatch: transitions per optimizer step, at least 2. It has to divide the number of transitions in
-            a rollout.
+        minibatch: transitions per optimizer step, at least 2. It divides the number of transitions in a rollout.
         epochs: passes over a rollout.
         gamma: discount factor.
         lam: lambda of the advantage estimates, 0 to 1.
         clip: the paper's epsilon. The probability ratio is clipped to [1 - clip, 1 + clip].
         entropy: weight of the entropy bonus.
         gradient_norm: largest norm of the gradient. Larger gradients are scaled down to it.
-
-    Raises:
-        ValueError: if the minibatch is too small to normalise its advantages.
     """
 
     minibatch: int
@@ -46,19 +41,10 @@ class UpdateSettings:
     entropy: float
     gradient_norm: float = 0.5
 
-    def __post_init__(self) -> None:
-        if self.minibatch < 2:
-            raise ValueError(f"minibatch is {self.minibatch}; it has to be at least 2")
-
     @classmethod
     def of(cls, params: object) -> Self:
-        """Copy the settings from a run's hyperparameters.
-
-        Raises:
-            AttributeError: if they lack a setting.
-        """
-        names = [field.name for field in dataclasses.fields(cls) if not field.metadata.get("derived")]
-        return cls(**{name: getattr(params, name) for name in names})
+        """Copy the settings from a run's hyperparameters."""
+        return cls(**{field.name: getattr(params, field.name) for field in dataclasses.fields(cls)})
 
 
 class Transitions(NamedTuple):
@@ -134,23 +120,11 @@ class Trainer:
         Returns:
             loss, policy_loss, value_loss, entropy, kl and clipped (share of clipped ratios) as means over all
             minibatches. learning_rate is the rate after the update.
-
-        Raises:
-            ValueError: if the minibatch does not divide the rollout.
         """
         return self.learn(self.transitions(rollout))
 
     def transitions(self, rollout: Rollout) -> Transitions:
-        """Flatten a rollout to (T * N, ...) on the model's device, with its advantages and value targets.
-
-        Raises:
-            ValueError: if the minibatch does not divide the rollout.
-        """
-        if len(rollout) % self.settings.minibatch:
-            raise ValueError(
-                f"a minibatch of {self.settings.minibatch} does not divide the rollout of {len(rollout)}; "
-                f"use one of {divisors(len(rollout), least=2)}"
-            )
+        """Flatten a rollout to (T * N, ...) on the model's device, with its advantages and value targets."""
         estimates = estimate_advantages(rollout, self.settings.gamma, self.settings.lam)
         columns = (rollout.states, rollout.actions, rollout.log_probs, estimates, estimates + rollout.values)
         return Transitions(*(to_device(column.flatten(0, 1), self.device) for column in columns))
@@ -218,8 +192,3 @@ def fetched(rows: Sequence[torch.Tensor]) -> list[list[float]]:
     """Return the numbers of tensors of equal shape (n,), in one copy to the CPU."""
     numbers: list[list[float]] = torch.stack(list(rows)).tolist()
     return numbers
-
-
-def fetched_number(scalar: torch.Tensor) -> float:
-    """Return the number of a scalar tensor, like `.item()`, by `fetched`, which tests replace for the device `meta`."""
-    return fetched([scalar[None]])[0][0]

@@ -14,17 +14,11 @@ from lib.ppo.rollout import Agent, Sampler
 from lib.ppo.update import UpdateSettings
 from ppo_setup import (
     assert_updates_agree_with_the_slow_twin,
-    rollout_of,
     settings_of,
     trainer_of,
     two_valued_rollout,
     vectorised,
 )
-
-
-def small_model():
-    """A model of states of one number, with two actions."""
-    return Model(spaces.Box(0.0, 1.0, (1,)), 2)
 
 
 def test_settings_are_copied_from_hyperparameters():
@@ -34,17 +28,6 @@ def test_settings_are_copied_from_hyperparameters():
     assert (settings.minibatch, settings.entropy) == (64, 0.07)
     with pytest.raises(AttributeError, match="kl_target"):  # never replaced by a default
         FastSettings.of(params)
-
-
-def test_a_minibatch_of_1_is_refused():
-    with pytest.raises(ValueError, match=r"minibatch is 1\b.* at least 2"):
-        settings_of(minibatch=1)
-
-
-def test_a_minibatch_that_does_not_divide_the_rollout_is_refused():
-    zeros, never = [[0.0] * 2] * 3, [[False] * 2] * 3
-    with pytest.raises(ValueError, match=r"minibatch of 4 .* rollout of 6.* 2, 3, 6"):
-        trainer_of(small_model()).update(rollout_of(zeros, zeros, zeros, never, never))
 
 
 def test_updates_agree_with_the_slow_twin():
