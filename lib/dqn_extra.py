@@ -120,13 +120,8 @@ def distr_projection(next_distr: np.ndarray, rewards: np.ndarray, dones: np.ndar
     """Project the distribution of rewards + gamma * Z onto the support of Z; see losses.project_distribution.
 
     Args:
-        next_distr: (batch, N_ATOMS) probabilities of Z.
-        rewards: (batch,) rewards.
+        next_distr: (batch, N_ATOMS) probabilities of Z. The result has this shape, too.
         dones: (batch,) whether the episode terminated, bool or uint8.
-        gamma: discount factor.
-
-    Returns:
-        (batch, N_ATOMS) float32 probabilities.
     """
     projected = losses.project_distribution(
         torch.as_tensor(next_distr, dtype=torch.float32),

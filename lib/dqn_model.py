@@ -84,25 +84,16 @@ class DQN(nn.Module):
         self._noisy_layers = [layer for layer in self.modules() if isinstance(layer, noisy.NoisyLinear)]
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Compute action values.
+        """Return the action values, (batch, n_actions) float32, of states (batch, ...).
 
-        Args:
-            states: (batch, ...) states of the space.
-
-        Returns:
-            (batch, n_actions) float32; masking.INVALID for actions that the state's mask does not allow.
+        The value of an action that the state's mask does not allow is masking.INVALID.
         """
         return self.values(self.predict(states))
 
     def predict(self, states: torch.Tensor) -> torch.Tensor:
-        """Compute the network's prediction: action values or return distributions.
+        """Return action values, (batch, n_actions), or with a support log-probabilities, (batch, n_actions, atoms).
 
-        Args:
-            states: (batch, ...) states of the space.
-
-        Returns:
-            (batch, n_actions) values without a support, otherwise (batch, n_actions, atoms) log-probabilities. All
-            numbers of an invalid action are masking.INVALID.
+        All numbers of an invalid action are masking.INVALID.
         """
         states, allowed = self.split(states)
         outputs = self._outputs(states)
@@ -117,28 +108,23 @@ class DQN(nn.Module):
         return mask_invalid(means, predicted[..., 0] != INVALID)
 
     def predict_best(self, states: torch.Tensor, selector: "DQN | None" = None) -> torch.Tensor:
-        """Return the prediction for the best action of each state.
+        """Return the prediction for the best action of each state, (batch,) or (batch, atoms).
 
-        Args:
-            states: (batch, ...) states of the space.
-            selector: network whose values select the best action, as in double Q-learning; None for this network.
-
-        Returns:
-            (batch,) values or (batch, atoms) log-probabilities.
+        The action is the best one by the values of `selector`, as in double Q-learning, or of this network.
         """
         predicted = self.predict(states)
         values = self.values(predicted) if selector is None else selector.values(selector.predict(states))
         return losses.select_actions(predicted, values.argmax(1))
 
     def _outputs(self, states: torch.Tensor) -> torch.Tensor:
-        """Compute values or logits, (batch, n_actions, atoms) float32."""
+        """Return values or logits, (batch, n_actions, atoms) float32."""
         advantages, value = self._streams(states)
         if value is None:
             return advantages
         return value[:, None] + advantages - advantages.mean(dim=1, keepdim=True)
 
     def _streams(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Compute the advantages (batch, n_actions, atoms) and the value (batch, atoms), or None, in float32."""
+        """Return the advantages, (batch, n_actions, atoms), and the value, (batch, atoms) or None, in float32."""
         with torch.autocast(states.device.type, self.dtype, enabled=self.dtype != torch.float32):
             features = self.conv(states)
             advantages: torch.Tensor = self.advantage(features).unflatten(1, (self.n_actions, self.atoms))
@@ -149,11 +135,7 @@ class DQN(nn.Module):
     def adv_val(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the outputs of the two streams of a dueling network without a support.
 
-        Args:
-            states: (batch, ...) states of the space.
-
-        Returns:
-            The advantages (batch, n_actions), whose mean is not subtracted, and the values (batch, 1).
+        These are the advantages (batch, n_actions), whose mean is not subtracted, and the values (batch, 1).
         """
         advantages, value = self._streams(self.split(states)[0])
         assert value is not None
