@@ -16,12 +16,13 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from lib import cli, common
+from lib import cli
 from lib.envs import vector_env
 from lib.hyperparameters import PPO_HYPERPARAMS
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Sampler
 from lib.ppo.update import Trainer, UpdateSettings
+from lib.run.setup import setup_ignite
 
 import torch
 from ignite.engine import Engine
@@ -41,7 +42,7 @@ def train(params, args):
         return trainer.update(rollout)
 
     engine = Engine(process_batch)
-    common.setup_ignite(engine, params, sampler, NAME, args=args, save={"net": model, "optimizer": optimizer})
+    setup_ignite(engine, params, sampler, NAME, args=args, save={"net": model, "optimizer": optimizer})
     return engine.run(sampler)
 
 

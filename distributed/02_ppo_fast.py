@@ -17,12 +17,13 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from lib import cli, common
+from lib import cli
 from lib.envs import vector_env
 from lib.hyperparameters import PPO_FAST_HYPERPARAMS
 from lib.nets import encoders
 from lib.ppo.fast import FastModel, FastSettings, FastTrainer, normalise_by_first_rollout
 from lib.ppo.rollout import Agent, Sampler
+from lib.run.setup import setup_ignite
 
 import torch
 from ignite.engine import Engine
@@ -43,7 +44,7 @@ def train(params, args):
         return trainer.update(rollout)
 
     engine = Engine(process_batch)
-    common.setup_ignite(engine, params, sampler, NAME, args=args, save={"net": model, "optimizer": optimizer})
+    setup_ignite(engine, params, sampler, NAME, args=args, save={"net": model, "optimizer": optimizer})
     return engine.run(normalise_by_first_rollout(sampler, model))
 
 

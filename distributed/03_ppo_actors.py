@@ -16,13 +16,14 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from lib import cli, common
+from lib import cli
 from lib.hyperparameters import PPO_FAST_HYPERPARAMS
 from lib.nets import encoders
 from lib.ppo.actor import ActorSettings
 from lib.ppo.fast import FastModel, FastSettings, FastTrainer
 from lib.ppo.learner import PPOLearner
 from lib.ppo.segments import Segments
+from lib.run.setup import setup_ignite
 
 import torch
 from ignite.engine import Engine
@@ -54,7 +55,7 @@ def train(params, args):
         return learner.train(batch)
 
     engine = Engine(process_batch)
-    common.setup_ignite(
+    setup_ignite(
         engine, params, segments, NAME, args=args, save={"net": model, "optimizer": optimizer, "learner": learner}
     )
     return engine.run(segments)

@@ -68,7 +68,8 @@ class DQN(nn.Module):
         self.atoms = 1 if support is None else support[2]
         self.register_buffer("support", None if support is None else losses.support(*support))
         self.split = MaskSplitter(space)
-        self.conv = make_encoder(self.split.shape, dtype) if normalise else PlainEncoder(self.split.shape, dtype)
+        encoder = make_encoder if normalise else PlainEncoder
+        self.conv: NormalisingEncoder | PlainEncoder = encoder(self.split.shape, dtype)
         if normalise:
             initialise(self.conv)
         self.dtype = torch.float32 if normalise else self.conv.dtype  # of the layers after the encoder
