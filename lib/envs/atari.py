@@ -43,40 +43,18 @@ class DirectAtari(gym.Wrapper):
         noop_max: maximum number of no-op actions at the start of an episode; 0 for none.
         max_frames: observe the maximum of the last two frames of a step, because some games draw their objects on every
             second frame.
-        clip_rewards: clip the reward of a step to between -1 and 1.
-        statistics: put the statistics of an episode into the infos of its last step. RecordEpisodeStatistics around
-            this wrapper refuses infos that have them.
 
     Attributes:
-        grey: observe the screen in grey, (84, 84) uint8; otherwise in colour and full size, (210, 160, 3) uint8.
         episode_returns, episode_lengths: unclipped return, and agent steps, of the episode so far.
     """
 
-    def __init__(
-        self,
-        env: gym.Env,
-        noop_max: int = NOOP_MAX,
-        max_frames: bool = True,
-        clip_rewards: bool = True,
-        statistics: bool = True,
-    ):
+    def __init__(self, env: gym.Env, noop_max: int = NOOP_MAX, max_frames: bool = True):
         super().__init__(env.unwrapped)
-        self.statistics = statistics
         self.noop_max = noop_max
         self.max_frames = max_frames
-        self.clip_rewards = clip_rewards
-        self.grey = True
-
-    @property
-    def grey(self) -> bool:
-        return self._grey
-
-    @grey.setter
-    def grey(self, grey: bool) -> None:
-        self._grey = grey
-        plain: Any = self.unwrapped.observation_space
-        self.observation_space = spaces.Box(0, 255, (SCREEN, SCREEN), np.uint8) if grey else plain
-        self._screen, self._previous_screen = np.zeros((2, *plain.shape[: 2 if grey else 3]), np.uint8)
+        colour: Any = self.unwrapped.observation_space
+        self.observation_space = spaces.Box(0, 255, (SCREEN, SCREEN), np.uint8)
+        self._screen, self._previous_screen = np.zeros((2, *colour.shape[:2]), np.uint8)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -87,7 +65,7 @@ class DirectAtari(gym.Wrapper):
             if terminated or truncated:
                 self.env.reset(seed=seed, options=options)
         emulator: Any = self.env
-        self._fetch(emulator.ale, self._screen)
+        emulator.ale.getScreenGrayscale(self._screen)
         self._previous_screen.fill(0)
         self.episode_returns = 0.0
         self.episode_lengths = 0
@@ -104,36 +82,21 @@ class DirectAtari(gym.Wrapper):
             if terminated or truncated:
                 break  # AtariPreprocessing does not fetch this frame either
             if frame == FRAME_SKIP - 2 and self.max_frames:
-                self._fetch(ale, self._previous_screen)
+                ale.getScreenGrayscale(self._previous_screen)
             elif frame == FRAME_SKIP - 1:
-                self._fetch(ale, self._screen)
+                ale.getScreenGrayscale(self._screen)
         self.episode_returns += reward
         self.episode_lengths += 1
         info = {}
-        if self.statistics and (terminated or truncated):
+        if terminated or truncated:
             info["episode"] = {"r": self.episode_returns, "l": self.episode_lengths}
-        clipped = max(-1.0, min(1.0, reward)) if self.clip_rewards else float(reward)
-        return self._observation(), clipped, terminated, truncated, info
-
-    def _fetch(self, ale: Any, screen: np.ndarray) -> None:
-        if self._grey:
-            ale.getScreenGrayscale(screen)
-        else:
-            ale.getScreenRGB(screen)
+        return self._observation(), max(-1.0, min(1.0, reward)), terminated, truncated, info
 
     def _observation(self) -> np.ndarray:
         if self.max_frames:
             np.maximum(self._screen, self._previous_screen, out=self._screen)
-        if not self._grey:
-            return np.array(self._screen)
         observation: np.ndarray = cv2.resize(self._screen, (SCREEN, SCREEN), interpolation=cv2.INTER_AREA)
         return observation
-
-
-def has_fire(env: gym.Env) -> bool:
-    """Return whether an Atari game, wrapped or not, has a FIRE action."""
-    emulator: Any = env.unwrapped
-    return "FIRE" in emulator.get_action_meanings()[1:2]
 
 
 class _FixedNoOps:
