@@ -19,8 +19,9 @@ import lab
 import launch
 import markup
 from lib import cli
-from lib.analysis.random_play import play
 from lib.envs.single_env import make_env
+from lib.run.episode_player import EpisodePlayer
+from lib.run.policy import RandomPolicy
 
 import numpy as np
 import pandas as pd
@@ -111,7 +112,9 @@ def random_play() -> None:
     for name, game in GAMES.items():
         if game.rung != PPO:
             continue
-        played = play(make_env(f"{game.module}:{game.env_id}"), RANDOM_EPISODES)
+        env = make_env(f"{game.module}:{game.env_id}")
+        player, policy = EpisodePlayer(env), RandomPolicy(env)
+        played = [player.play(policy, 0, number) for number in range(RANDOM_EPISODES)]
         steps = np.mean([episode.length for episode in played])
         mean = np.mean([episode.total for episode in played]) + game.penalty * steps
         results.add(game=name, mean_return=f"{mean:.4f}", mean_steps=f"{steps:.2f}")

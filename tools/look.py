@@ -17,13 +17,14 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
-from lib.analysis.random_play import play
 from lib.analysis.window import action_names
 from lib.envs.observations import observation_kind
 from lib.envs.single_env import make_env, make_plain_env
-from lib.run.episode_player import MAX_STEPS, count_at_limit
+from lib.run.episode_player import MAX_STEPS, EpisodePlayer, count_at_limit
+from lib.run.policy import RandomPolicy
 
 import numpy as np
+from tqdm import tqdm
 
 MOST_REWARDS = 10  # different rewards that are listed
 
@@ -42,17 +43,27 @@ def main() -> None:
     space = env.observation_space
     print(f"states        {observation_kind(space).value}, {space.shape} {space.dtype}")
     print(f"actions       {env.action_space.n}: {', '.join(action_names(env))}")
+    player, policy = EpisodePlayer(env), RandomPolicy(env)
+    returns: list[float] = []
+    lengths: list[int] = []
+    legal: list[float] = []  # share of the actions that are legal, in every step
+    rewards: Counter[float] = Counter()
     start = time.perf_counter()
-    episodes = play(env, args.episodes, args.seed)
+    for number in tqdm(range(args.episodes), unit="episodes", leave=False, disable=None):
+        player.start(args.seed, number)
+        while player.result is None:
+            legal.append(policy.legal(player.state[None]).mean())
+            player.step(int(policy(player.state[None], [player.random])[0]))
+            rewards[player.reward] += 1
+        returns.append(player.result.total)
+        lengths.append(player.result.length)
     seconds = time.perf_counter() - start
-    returns, lengths = [episode.total for episode in episodes], [episode.length for episode in episodes]
-    steps = sum(lengths)
-    rewards = sum((episode.rewards for episode in episodes), Counter[float]())
+    steps = rewards.total()
     shown = [f"{reward:g} ({count / steps:.2%})" for reward, count in rewards.most_common(MOST_REWARDS)]
     more = f", and {len(rewards) - MOST_REWARDS} others" if len(rewards) > MOST_REWARDS else ""
     error = f" ± {np.std(returns, ddof=1) / len(returns) ** 0.5:.2g}" if len(returns) > 1 else ""
     print(f"rewards       {', '.join(shown)}{more}")
-    print(f"legal         {np.mean([episode.legal_share for episode in episodes]):.0%} of the actions, on average")
+    print(f"legal         {np.mean(legal):.0%} of the actions, on average")
     print(f"length        mean {np.mean(lengths):.0f} steps, {min(lengths)} to {max(lengths)}")
     print(f"return        mean {np.mean(returns):g}{error}, {min(returns):g} to {max(returns):g}")
     print(f"speed         {steps / seconds:,.0f} steps/s")

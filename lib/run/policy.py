@@ -1,4 +1,4 @@
-"""Greedy, sampled and epsilon-greedy policies of a trained network.
+"""Random play, and greedy, sampled and epsilon-greedy policies of a trained network.
 
 A policy is a function from states, (batch, ...), as environments of make_env return them, and the random generator of
 each state's episode to actions, (batch,) int64.
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from lib.envs.single_env import DiscreteEnv
 from lib.errors import UsageError
 from lib.nets.masking import MaskSplitter
 from lib.ppo.model import ActorCritic
@@ -35,6 +36,27 @@ def scores_of(net: nn.Module, states: torch.Tensor) -> torch.Tensor:
         logits, _ = net(states)
         return cast(torch.Tensor, logits.softmax(1))
     return cast(torch.Tensor, getattr(net, "qvals", net)(states))  # the book's distributional network returns logits
+
+
+class RandomPolicy:
+    """Policy that draws among the legal actions, whose returns a trained agent has to exceed.
+
+    Args:
+        env: environment from make_env.
+    """
+
+    def __init__(self, env: DiscreteEnv):
+        self._n_actions = env.action_space.n
+        self._split = MaskSplitter(env.observation_space)
+
+    def legal(self, states: np.ndarray) -> np.ndarray:
+        """Return which actions are legal in states, (batch, n_actions) bool."""
+        _, mask = self._split(torch.as_tensor(states))
+        return np.ones((len(states), self._n_actions), np.bool_) if mask is None else mask.numpy()
+
+    def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator]) -> np.ndarray:
+        rows = zip(self.legal(states), randoms, strict=True)
+        return np.array([random.choice(np.flatnonzero(legal)) for legal, random in rows])
 
 
 class GreedyPolicy:

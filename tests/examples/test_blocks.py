@@ -8,8 +8,9 @@ import pytest
 
 from examples import blocks
 from examples.blocks import Blocks
-from lib.analysis.random_play import play
 from lib.envs.single_env import make_env
+from lib.run.episode_player import EpisodePlayer
+from lib.run.policy import RandomPolicy
 from oracles import boards
 
 
@@ -169,7 +170,9 @@ def test_the_rendered_frame_shows_the_board_and_the_pieces():
 
 
 def test_ten_times_the_random_player_can_be_reached():
-    at_random = [episode.total for episode in play(make_env("examples.blocks:Blocks-v0"), 150)]
+    env = make_env("examples.blocks:Blocks-v0")
+    player, policy = EpisodePlayer(env), RandomPolicy(env)
+    at_random = [player.play(policy, 0, number).total for number in range(150)]
     assert np.mean([look_ahead(seed) for seed in range(2)]) > 10 * np.mean(at_random)
 
 

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples.connect_four import CELL_BITS, COLUMNS, OTHER, OWN, ROWS, ConnectFour, has_four
-from lib.analysis.random_play import play
 from lib.envs.single_env import make_env
+from lib.run.episode_player import EpisodePlayer
+from lib.run.policy import RandomPolicy
 
 
 def start(columns=(), opponent=()):
@@ -85,7 +86,9 @@ def test_a_full_board_without_a_line_is_a_draw():
 
 def test_gymnasium_accepts_it_and_random_play_is_even():
     check_env(ConnectFour(), skip_render_check=True)
-    returns = [episode.total for episode in play(make_env("ConnectFour-v0"), 1000)]
+    env = make_env("ConnectFour-v0")
+    player, policy = EpisodePlayer(env), RandomPolicy(env)
+    returns = [player.play(policy, 0, number).total for number in range(1000)]
     assert set(returns) <= {-1.0, 0.0, 1.0}
     assert abs(np.mean(returns)) < 0.1
 

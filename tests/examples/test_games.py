@@ -10,8 +10,9 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from examples.blocks import Blocks
-from lib.analysis.random_play import play
 from lib.envs.single_env import make_env
+from lib.run.episode_player import EpisodePlayer
+from lib.run.policy import RandomPolicy
 
 BLOCKS, SNAKE, SNAKE_WITH_PENALTY = IDS = (
     "examples.blocks:Blocks-v0",
@@ -39,7 +40,8 @@ def test_gymnasium_s_checker_accepts_the_environment(env_id):
 
 @pytest.mark.parametrize("env_id", IDS)
 def test_a_seed_repeats_its_episodes(env_id):
-    first, second, other = (play(make_env(env_id), 20, seed) for seed in (5, 5, 6))
+    player, policy = EpisodePlayer(env := make_env(env_id)), RandomPolicy(env)
+    first, second, other = ([player.play(policy, seed, number) for number in range(20)] for seed in (5, 5, 6))
     assert first == second != other
 
 

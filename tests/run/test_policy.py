@@ -1,4 +1,6 @@
-"""Greedy, sampled and epsilon-greedy policies."""
+"""Random, greedy, sampled and epsilon-greedy policies."""
+
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -6,11 +8,14 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+import fakes
 from lib import dqn_extra, dqn_model
+from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from lib.nets.masking import INVALID
 from lib.ppo.model import Model
-from lib.run.policy import EpsilonGreedyPolicy, GreedyPolicy, SampledPolicy
+from lib.run.episode_player import EpisodePlayer
+from lib.run.policy import EpsilonGreedyPolicy, GreedyPolicy, RandomPolicy, SampledPolicy
 
 STATES = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 MANY = np.zeros((20_000, 3), np.float32)
@@ -75,3 +80,24 @@ def test_a_sampled_policy_draws_actions_by_their_probabilities():
     assert shares == pytest.approx([0.269, 0.0, 0.731], abs=0.02)
     with pytest.raises(UsageError, match="action values"):
         SampledPolicy(ConstantValues(0.0))
+
+
+class Recorder(fakes.Shape):
+    """A Shape that records the actions of all instances."""
+
+    actions: ClassVar[list[tuple[int, int]]] = []
+
+    def step(self, action):
+        self.actions.append((self.t, int(action)))
+        return super().step(action)
+
+
+@pytest.mark.parametrize("mask", [None, "info", "method", "observation"])
+def test_every_legal_action_is_drawn_and_no_other(register, monkeypatch, mask):
+    """Action t % 5 is not legal in step t; it would fail an assertion."""
+    monkeypatch.setattr(Recorder, "actions", [])
+    register("Recorder-v0", Recorder, kwargs={"space": spaces.Box(0.0, 1.0, (2,)), "mask": mask})
+    player, policy = EpisodePlayer(env := make_env("Recorder-v0")), RandomPolicy(env)
+    assert [player.play(policy, 0, number).length for number in range(100)] == [5] * 100
+    legal = {(t, action) for t in range(5) for action in range(5) if mask is None or action != t}
+    assert set(Recorder.actions) == legal
