@@ -31,10 +31,8 @@ def bars(scores, score_name="Q", mask=(True,)):
     [
         (["left", "right"], ["left", "right"]),
         ({1: "right", 0: "left"}, ["left", "right"]),
-        ({"right": 1, "left": 0}, ["left", "right"]),
         (None, ["0", "1"]),
         ([4, 5], ["4", "5"]),
-        (np.array(["left", "right"]), ["left", "right"]),
         (["left"], ["0", "1"]),
     ],
 )
