@@ -5,14 +5,12 @@ Input of an exported policy: states, (batch, ...), as make_env returns them. Out
 action masks, invalid actions have the lowest score.
 """
 
-import itertools
 import json
 import logging
 import tempfile
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -35,7 +33,6 @@ ONNX, DESCRIPTION = "policy.onnx", "policy.json"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 STATES, SEED = 1000, 1  # states on which an export is checked, and seed of the episodes from which they come
-BATCH = 100  # number of states per check
 TIE = 1e-5  # relative difference below which rounding may swap the order of two scores
 
 Outputs = tuple[np.ndarray, np.ndarray]  # actions and scores
@@ -66,15 +63,15 @@ def record_states(agent: TrainedAgent) -> np.ndarray:
     env = agent.make_env()
     player = EpisodePlayer(env)
     states: list[np.ndarray] = []
-    for episode in itertools.count():
+    episode = 0
+    while len(states) < STATES:
         player.start(SEED, episode)
-        while player.result is None:
+        while player.result is None and len(states) < STATES:
             states.append(player.state)
-            if len(states) == STATES:
-                env.close()
-                return np.stack(states)
             player.step(int(agent.policy(player.state[None])[0]))
-    raise AssertionError
+        episode += 1
+    env.close()
+    return np.stack(states)
 
 
 def export(agent: TrainedAgent, folder: Path, states: np.ndarray) -> float:
@@ -115,9 +112,9 @@ def export(agent: TrainedAgent, folder: Path, states: np.ndarray) -> float:
 
 def _description(agent: TrainedAgent, states: np.ndarray) -> dict[str, Any]:
     plain = make_plain_env(agent.env_id)
-    plain.close()
+    plain.close()  # some games allow only one at a time
     env = agent.make_env()
-    description = {
+    return {
         "env_id": agent.env_id,
         "observation_space": str(plain.observation_space),
         "conversions": conversions(env),  # from observations to states
@@ -128,8 +125,6 @@ def _description(agent: TrainedAgent, states: np.ndarray) -> dict[str, Any]:
         "run": agent.run.name,
         "checkpoint": agent.file.name,
     }
-    env.close()
-    return description
 
 
 def compare(original: GreedyPolicy, exported: Callable[[np.ndarray], Outputs], states: np.ndarray) -> float:
@@ -138,20 +133,17 @@ def compare(original: GreedyPolicy, exported: Callable[[np.ndarray], Outputs], s
     Raises:
         Fault: if the exported policy takes a different action in any state, except for ties, or a score is NaN.
     """
-    wrong, largest = 0, 0.0
-    for batch in np.split(states, range(BATCH, len(states), BATCH)):
-        actions, scores = exported(batch)
-        expected = original.scores(batch)
-        best = expected.max(1)
-        taken = expected[np.arange(len(batch)), actions]
-        wrong += int((np.isnan(scores).any(1) | (best - taken > TIE * np.maximum(1.0, np.abs(best)))).sum())
-        largest = max(largest, float(np.abs(scores - expected).max()))
+    actions, scores = exported(states)
+    expected = original.scores(states)
+    best = expected.max(1)
+    taken = expected[np.arange(len(states)), actions]
+    wrong = int((np.isnan(scores).any(1) | (best - taken > TIE * np.maximum(1.0, np.abs(best)))).sum())
     if wrong:
         raise Fault(
             f"the exported policy takes another action than the run's policy, or has a score of NaN, in {wrong} of "
             f"{len(states)} states; not kept"
         )
-    return largest
+    return float(np.abs(scores - expected).max())
 
 
 def load_onnx(file: Path) -> Callable[[np.ndarray], Outputs]:
@@ -163,30 +155,19 @@ def load_onnx(file: Path) -> Callable[[np.ndarray], Outputs]:
 
 
 def _write_onnx(policy: ExportedPolicy, states: np.ndarray, file: Path) -> None:
-    with _quiet():
-        program: Any = torch.onnx.export(
-            policy,
-            (torch.from_numpy(np.repeat(states[:1], 2, axis=0)),),  # a batch of 1 could not vary
-            dynamo=True,
-            input_names=["state"],
-            output_names=["action", "scores"],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-            verbose=False,
-        )
-        program.save(str(file))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide warnings that are meant for the exporters' developers."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    logging.disable(logging.WARNING)  # what the exporter says is meant for its developers
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield
+            program: Any = torch.onnx.export(
+                policy,
+                (torch.from_numpy(np.repeat(states[:1], 2, axis=0)),),  # a batch of 1 could not vary
+                dynamo=True,
+                input_names=["state"],
+                output_names=["action", "scores"],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                verbose=False,
+            )
+            program.save(str(file))
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(logging.NOTSET)
