@@ -39,7 +39,6 @@ DESCRIBE = """JSON.stringify({
   dark: matchMedia("(prefers-color-scheme: dark)").matches,
   background: getComputedStyle(document.body).backgroundColor,
   images: [...document.images].map(image => [image.naturalWidth, image.getBoundingClientRect().width]),
-  dark_images: [...document.images].filter(image => image.currentSrc !== image.src).length,
   tables: [...document.querySelectorAll("table")].map(table => {
     const box = table.parentElement, edge = box.getBoundingClientRect().right;
     const cells = [...table.rows].map(row => row.cells[row.cells.length - 1]);

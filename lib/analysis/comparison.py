@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,10 @@ IGNORED = ("run_name", "milestone")  # hyperparameters that do not influence tra
 VARY_IN_GROUP = ("seed", "patience", "address")
 FIRST = ("seed", "script", "learning_rate")  # settings that a table shows first
 FIRST_IN_LABELS = ("script", "env_name")  # shown without their names
+MACHINE = ("processor", "cores", "device", "torch_threads", "fast_bfloat16")  # what speeds and rounding depend on
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d{4}-")  # at the start of a run's name
 
-Settings = dict[str, object]
+Settings = dict[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,13 +41,16 @@ class Group:
 
 
 def settings_of(run: Run) -> Settings:
-    """Return a run's settings: those of FIRST, then script options and hyperparameters."""
-    params = run.params
-    hyperparameters = {name: value for name, value in run.hyperparameters.items() if name not in IGNORED}
-    init = params.get("init")
+    """Return the settings of a run that are set, as text: those of FIRST, then script options and hyperparameters."""
+    params, init = run.params, run.params["init"]
     start = {"seed": params["seed"], "script": params["script"], "init": init and without_folder(init)}
-    settings = {**start, **params["knobs"], **hyperparameters}
-    return {name: settings[name] for name in FIRST if name in settings} | settings
+    settings = {**start, **params["knobs"], **run.hyperparameters}
+    texts = {
+        name: str(sorted(value)) if isinstance(value, list) else str(value).removesuffix(".0")
+        for name, value in settings.items()
+        if name not in IGNORED and value is not False and value not in (None, [])
+    }
+    return {name: texts[name] for name in FIRST if name in texts} | texts
 
 
 def outcome_of(run: Run) -> dict[str, object]:
@@ -89,8 +93,7 @@ def _greedy_evaluation(run: Run) -> dict[str, Any]:
 def settings_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Build a table of the settings in which the runs differ, as text, with one row per run."""
     rows = [settings_of(run) for run in runs]
-    names = _differing(rows)
-    return pd.DataFrame([{name: _as_text(row, name) for name in names} for row in rows], index=_index(runs))
+    return pd.DataFrame(rows, columns=_differing(rows), index=_index(runs), dtype=object)
 
 
 def outcome_table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -145,17 +148,11 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Group runs that differ only in the settings of VARY_IN_GROUP. Groups are ordered by their first run."""
     members: dict[frozenset[tuple[str, str]], list[Run]] = {}
     for run in runs:
-        settings = settings_of(run)
-        key = frozenset(
-            (name, text) for name in settings if name not in VARY_IN_GROUP and (text := _value(settings, name))
-        )
+        key = frozenset((name, text) for name, text in settings_of(run).items() if name not in VARY_IN_GROUP)
         members.setdefault(key, []).append(run)
-    settings_by_group = [settings_of(group[0]) for group in members.values()]
-    names = _label_names(settings_by_group)
-    return [
-        Group(_label(settings, names), tuple(group))
-        for settings, group in zip(settings_by_group, members.values(), strict=True)
-    ]
+    rows = [settings_of(group[0]) for group in members.values()]
+    names = _label_names(rows)
+    return [Group(_label(row, names), tuple(group)) for row, group in zip(rows, members.values(), strict=True)]
 
 
 def summarise(group: Group) -> str:
@@ -173,32 +170,20 @@ def summarise(group: Group) -> str:
     if not solved.empty:
         took = ", which took" if len(solved) < len(outcomes) else " in"  # minutes of the solved runs only
         summary += f", solved{_share(solved, outcomes)}{took} {_centre_and_range(solved)} minutes"
-    if len({run.params["seed"] for run in group.runs}) < len(group.runs):
-        summary += "; some of these runs have the same seed, so the spread over seeds may be larger"
     running = sum(run.is_running for run in group.runs)
     unfinished = sum(not (run.is_running or run.has_ended) for run in group.runs)
-    for count, what in ((running, "still running"), (unfinished, "stopped early, and can be resumed")):
-        if count:
-            summary += f"; {count} {what}"
     sessions = [session for run in group.runs for session in run.params["sessions"]]
-    if len({session["commit"] for session in sessions}) > 1:
-        summary += "; they ran at different commits"
-    if len({_machine(session) for session in sessions}) > 1:
-        summary += "; they ran on different machines"
-    if _vary(sessions, "torch_threads"):
-        summary += "; they ran with different numbers of torch threads"
-    if _vary(sessions, "fast_bfloat16"):
-        summary += "; they ran on machines with and without fast bfloat16"
-    return summary
-
-
-def _machine(session: Mapping[str, Any]) -> tuple[object, ...]:
-    return tuple(session["machine"].get(name) for name in ("processor", "cores", "device"))
-
-
-def _vary(sessions: Sequence[Mapping[str, Any]], name: str) -> bool:
-    """Return whether the machines of sessions differ in an entry, which those of published models lack."""
-    return len({session["machine"][name] for session in sessions if name in session["machine"]}) > 1
+    commits = {session["commit"] for session in sessions}
+    machines = {tuple(session["machine"].get(name) for name in MACHINE) for session in sessions}
+    seeds = {run.params["seed"] for run in group.runs}
+    notes = {
+        "some of these runs have the same seed, so the spread over seeds may be larger": len(seeds) < len(group.runs),
+        f"{running} still running": running > 0,
+        f"{unfinished} stopped early, and can be resumed": unfinished > 0,
+        "they ran at different commits": len(commits) > 1,
+        "they ran on different machines, or with different numbers of torch threads": len(machines) > 1,
+    }
+    return "; ".join([summary, *(note for note, holds in notes.items() if holds)])
 
 
 def _share(values: pd.Series, outcomes: pd.DataFrame) -> str:
@@ -207,28 +192,20 @@ def _share(values: pd.Series, outcomes: pd.DataFrame) -> str:
 
 
 def _centre_and_range(values: pd.Series) -> str:
-    if len(values) < intervals.MINIMUM:
-        centre, low, high = values.mean(), values.min(), values.max()
-    else:
-        centre, low, high = intervals.interval(np.asarray(values, float))
-    text, lowest, highest = (format_value(float(value)) for value in (centre, low, high))
+    if values.empty:
+        return format_value(None)
+    centre, lowest, highest = (format_value(float(value)) for value in intervals.interval(np.asarray(values, float)))
     if len(values) < 2:
-        return text
+        return centre
     # The interval of three or four runs is their range, see intervals.interval.
     bounds = "range" if len(values) < intervals.NARROWER else f"{intervals.CONFIDENCE:.0%} interval"
-    return f"{text} ({bounds} {lowest} to {highest})"
+    return f"{centre} ({bounds} {lowest} to {highest})"
 
 
 def _differing(rows: Sequence[Settings]) -> list[str]:
-    """Return the names of the settings that are not equal in all rows. An unset setting equals a missing one."""
+    """Return the names of the settings that are not equal in all rows."""
     names = dict.fromkeys(name for row in rows for name in row)
-    return [name for name in names if len({_value(row, name) for row in rows}) > 1]
-
-
-def _value(row: Settings, name: str) -> str:
-    """Return a setting as text; "" if it is missing or has the value of not set."""
-    value = row.get(name)
-    return "" if value in (None, []) or value is False else _as_text(row, name)
+    return [name for name in names if _count_distinct(rows, [name]) > 1]
 
 
 def _label_names(rows: Sequence[Settings]) -> list[str]:
@@ -241,20 +218,13 @@ def _label_names(rows: Sequence[Settings]) -> list[str]:
 
 
 def _count_distinct(rows: Sequence[Settings], names: list[str]) -> int:
-    return len({tuple(_as_text(row, name) for name in names) for row in rows})
+    return len({tuple(row.get(name) for name in names) for row in rows})
 
 
 def _label(settings: Settings, names: list[str]) -> str:
-    texts = {name: _as_text(settings, name) for name in names if name in settings}
+    texts = {name: settings[name] for name in names if name in settings}
     parts = [text if name in FIRST_IN_LABELS else f"{name}={text}" for name, text in texts.items()]
-    return ", ".join(parts) or str(settings["script"])
-
-
-def _as_text(settings: Settings, name: str) -> str:
-    value = settings.get(name, "")
-    if isinstance(value, list):  # of a repeatable option, such as --without
-        return str(sorted(value))
-    return str(value).removesuffix(".0")
+    return ", ".join(parts) or settings["script"]
 
 
 def _index(runs: Sequence[Run]) -> pd.Index:

@@ -43,12 +43,15 @@ def interval(scores: np.ndarray, resamples: int = RESAMPLES) -> Interval:
     """Compute the interquartile mean of the runs and its bootstrap interval, by the percentile method.
 
     Every resample draws as many runs as there are, with replacement. The bounds of three or four runs are their lowest
-    and highest score, because more than 2.5 % of the resampled means equal each.
+    and highest score, because more than 2.5 % of the resampled means equal each. One run or two have their mean and
+    range.
 
     Args:
         scores: scores of the runs, (runs, ...) float64.
         resamples: number of resamples.
     """
+    if len(scores) < MINIMUM:
+        return Interval(scores.mean(axis=0), scores.min(axis=0), scores.max(axis=0))
     draws = np.random.default_rng(SEED).integers(len(scores), size=(resamples, len(scores)))
     means = np.stack([interquartile_mean(scores[draw]) for draw in draws])
     low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)

@@ -2,11 +2,11 @@
 
 import dataclasses
 import functools
-import logging
 import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Self
 
 import pandas as pd
@@ -16,15 +16,9 @@ from lib.run.episodes import CSV_COLUMNS, WINDOW
 from lib.run.folder import find, in_use, places, read_json, read_params
 from lib.run.stopping import ENDED, NOT_FINITE, SOLVED, STEPS
 
-log = logging.getLogger(__name__)
-
 NUMERIC_COLUMNS = ("step", "length", "return", "seconds")  # of episodes.csv
-
 MAX_SCALARS = 5_000  # values read per tag; TensorBoard's reader keeps a random sample of longer series
-
-VIDEO_NAME = re.compile(
-    r"(?:play-(?P<step>\d+)-)?episode-(?P<number>\d+)-return-(?P<total>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
-)
+VIDEO_NAME = re.compile(r"(?:play-\d+-)?episode-\d+-return-(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)\.webm")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,21 +79,18 @@ class Run:
         return read_scalars(self.path)
 
     def time_by_part(self) -> dict[str, float]:
-        """Return the training time of each part of an iteration.
+        """Return the training time of each part of an iteration; {} if it is unknown.
 
         For a finished run these are seconds of its last process, and "rest" is the remaining time. For other runs these
-        are milliseconds per iteration from TensorBoard's time/*. The dictionary is empty if neither is available.
+        are milliseconds per iteration, from TensorBoard.
         """
         process = self.result.get("this_process", {})
-        seconds = {part: float(value) for part, value in process.get("parts", {}).items()}
-        if seconds:
-            rest = process.get("training_seconds", 0.0) - sum(seconds.values())
-            return seconds | {"rest": max(0.0, rest)}
-        return {
-            tag.removeprefix("time/"): sum(values) / len(values)
-            for tag, (_, values) in self.scalars.items()
-            if tag.startswith("time/")
+        if seconds := process.get("parts"):
+            return {**seconds, "rest": max(0.0, process["training_seconds"] - sum(seconds.values()))}
+        times = {
+            tag.removeprefix("time/"): values for tag, (_, values) in self.scalars.items() if tag.startswith("time/")
         }
+        return {part: fmean(values) for part, values in times.items()}
 
 
 def read_episodes(run: Path) -> pd.DataFrame:
@@ -109,31 +100,18 @@ def read_episodes(run: Path) -> pd.DataFrame:
         UsageError: if the file is damaged.
     """
     path = run / "episodes.csv"
+    is_new = not path.exists() or path.stat().st_size == 0
     try:
-        frame = pd.read_csv(path)
-    except (FileNotFoundError, pd.errors.EmptyDataError):
-        frame = pd.DataFrame(columns=list(CSV_COLUMNS))
-    except ValueError as error:
-        raise UsageError(f"{path} cannot be read: {str(error).strip()}") from error
-    if missing := set(NUMERIC_COLUMNS) - set(frame):
-        raise UsageError(f"{path} cannot be read: it has no {', '.join(sorted(missing))}")
-    try:
+        frame = pd.DataFrame(columns=list(CSV_COLUMNS)) if is_new else pd.read_csv(path)
         numbers = frame.astype(dict.fromkeys(NUMERIC_COLUMNS, float))
-    except ValueError as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+    except (ValueError, KeyError) as error:  # no table, not a number, or no such column
+        raise UsageError(f"{path} cannot be read: {str(error).strip()}") from error
     return numbers.dropna(subset=list(NUMERIC_COLUMNS))  # the last row may be incomplete while the run is in progress
 
 
 def returns_before(run: Path, step: int) -> list[float]:
-    """Return the returns of the last WINDOW training episodes up to an agent step.
-
-    They are none if the run is a published model, or if its episodes cannot be read, which is logged.
-    """
-    try:
-        episodes = read_episodes(run)
-    except (UsageError, OSError) as error:
-        log.warning("Greedy play is not compared with training: %s", error)
-        return []
+    """Return the returns of the last WINDOW training episodes up to an agent step; none for a published model."""
+    episodes = read_episodes(run)
     returns: list[float] = episodes["return"][episodes["step"] <= step].tail(WINDOW).tolist()
     return returns
 
@@ -158,7 +136,7 @@ def list_videos(run: Path) -> list[Path]:
     """List a run's finished videos: first the one with the best return, then the others from new to old."""
     finished = [path for path in (run / "videos").glob("*.webm") if not path.name.endswith(".part.webm")]
     newest_first = sorted(finished, key=lambda path: (path.stat().st_mtime, path.name), reverse=True)
-    returns = {path: float(match["total"]) for path in newest_first if (match := VIDEO_NAME.match(path.name))}
+    returns = {path: float(match[1]) for path in newest_first if (match := VIDEO_NAME.fullmatch(path.name))}
     best = max(returns, key=returns.__getitem__, default=None)
     return sorted(newest_first, key=lambda path: path != best)
 
@@ -166,12 +144,8 @@ def list_videos(run: Path) -> list[Path]:
 def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = False) -> tuple[list[Run], list[str]]:
     """Read runs, each given by its path or by its name in runs_dir. A run that is given twice counts once.
 
-    Files, other folders and damaged runs are skipped, because a pattern such as runs/* matches them, too.
-
-    Args:
-        names: paths or names.
-        runs_dir: folder of runs that are given by name.
-        with_episodes: also skip runs without a finished episode.
+    Files, other folders, damaged runs and, for `with_episodes`, runs without a finished episode are skipped, because a
+    pattern such as runs/* matches them, too.
 
     Returns:
         The runs, and the reason for each name that was skipped.
@@ -193,8 +167,8 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
             if not any(path.exists() or path.is_symlink() for path in paths):
                 raise
             reason = str(error)
-            for parent in sorted((str(path.resolve().parent) for path in paths), key=len, reverse=True):
-                reason = reason.replace(f"{parent}/", "")  # a page may be sent to others
+            for path in paths:
+                reason = reason.replace(f"{path.resolve().parent}/", "")  # a page may be sent to others
             reasons.append(reason)
     if not runs:
         raise UsageError(reasons[0])

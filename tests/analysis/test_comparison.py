@@ -173,14 +173,7 @@ def test_a_summary_says_if_runs_can_go_on_or_used_other_machines(tmp_path):
     summary = summarise(one, two)
     assert "1 stopped early, and can be resumed" in summary
     assert "running" not in summary
-    assert "they ran on different machines" in summary
-    assert "bfloat16" not in summary
-    params["sessions"][0]["machine"] |= {"fast_bfloat16": True}
-    write_json(two / "params.json", params)
-    others = read_params(one)
-    others["sessions"][0]["machine"] |= {"fast_bfloat16": False, "torch_threads": 99}
-    write_json(one / "params.json", others)
-    assert "numbers of torch threads; they ran on machines with and without fast" in summarise(one, two)
+    assert "they ran on different machines, or with different numbers of torch threads" in summary
     with in_use(two):
         summary = summarise(one, two)
     assert "; 1 still running;" in summary
