@@ -47,6 +47,16 @@ share = Number(float, low=0, high=1)
 above_zero = Number(float, above=0)
 
 
+def new_file(text: str) -> Path:
+    """Parse the path of a file that a tool will write. A file that exists is refused, because it would be lost."""
+    path = Path(text)
+    if path.exists():
+        raise argparse.ArgumentTypeError(f"{path} exists and would be lost; remove it, or give a new file")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}; give a file in a folder that exists")
+    return path
+
+
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
     """Show the default of an option unless it is None."""
 

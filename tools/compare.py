@@ -29,7 +29,7 @@ MIN_NAME_WIDTH, MAX_NAME_WIDTH = 11, 32
 def main() -> None:
     parser = cli.runs_tool(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or names in --runs-dir")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table to this file")
+    parser.add_argument("--csv", type=cli.new_file, metavar="FILE", help="also write the table to this new file")
     args = parser.parse_args()
     runs, skipped = select_runs(args.runs, args.runs_dir)
     for reason in skipped:

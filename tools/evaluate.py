@@ -30,15 +30,17 @@ def main() -> None:
     parser.add_argument(
         "--episodes", default=100, type=cli.positive, metavar="N", help="number of episodes (default: 100)"
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="file to write instead of evaluation.json")
+    parser.add_argument(
+        "--output", type=cli.new_file, metavar="FILE", help="new file to write instead of evaluation.json"
+    )
     args = cli.run_args(parser)
     is_run = (args.run / "episodes.csv").exists()  # a published model's card quotes its evaluation.json, which stays
     is_greedy = not args.sample and not args.epsilon
     output = args.output or (args.run / "evaluation.json" if is_run and is_greedy else None)
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_id, args.network)
+    training = returns_before(args.run, agent.step) if is_greedy else []
     policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.n_actions, args.epsilon)
     metrics = evaluation.evaluate(policy, agent.make_env, args.episodes, args.seed, progress=True)
-    training = returns_before(args.run, agent.step) if is_greedy else []
     advice = tool_command("evaluate", args.run, agent.env_id, *agent.policy.less_greedy, which=args.checkpoint)
     evaluation.log_result(metrics, training, advice)
     if output is not None:

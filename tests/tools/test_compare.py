@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from finished_runs import make_run
+from running import contents
 
 COMPARE = Path("tools/compare.py")
 
@@ -23,6 +25,16 @@ def test_the_table_shows_differing_settings_and_all_outcomes(answer, tmp_path):
     assert lines["solved"] == ["1.00", "-"]
     assert lines["ended"] == ["solved", "no", "result"]
     assert pd.read_csv(tmp_path / "table.csv")["run"].tolist() == ["solved", "killed"]
+
+
+@pytest.mark.parametrize(("tool", "option"), [(COMPARE, "--csv"), (Path("tools/evaluate.py"), "--output")])
+def test_an_output_replaces_no_file_and_needs_a_folder(refused, tmp_path, tool, option):
+    run = make_run(tmp_path / "run")
+    before = contents(run)
+    for name in ("params.json", "episodes.csv"):
+        assert f"{run / name} exists and would be lost" in refused(tool, run, option, run / name)
+    assert f"there is no folder {tmp_path / 'none'}" in refused(tool, run, option, tmp_path / "none" / "file")
+    assert contents(run) == before
 
 
 def test_a_terminal_of_80_columns_shows_all_runs_in_lines_that_fit(monkeypatch, answer, tmp_path):

@@ -31,6 +31,7 @@ def test_seed_and_epsilon_decide_what_is_played(answer, original_run, tmp_path):
     output = tmp_path / "evaluation.json"
 
     def returns(*options):
+        output.unlink(missing_ok=True)
         answer(EVALUATE, original_run, *SHOWN, "--episodes", 12, "--output", output, *options)
         return json.loads(output.read_text())["returns"]
 
