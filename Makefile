@@ -107,7 +107,7 @@ lint: $(DEV)  ## format, lint and types
 	@echo "mypy: the program, and at the same time its tests and benchmarks"
 	@$(BIN)/python -m mypy & program=$$!; $(BIN)/python -m mypy --config-file tests/mypy.ini; tests=$$?; wait $$program && exit $$tests
 
-ladder: $(READY)  ## table of the scripts: parent, changed lines, what stays the same, speed
+ladder: $(READY)  ## table of the scripts: parent, changed lines, what stays the same, lines to read, speed
 	@$(BIN)/python benchmarks/ladder.py
 
 bench: $(READY)  ## measure the speed of chapter 9's scripts: about 20 minutes

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Print the ladder: each script's parent, its changed lines, what it keeps of its parent, and its measured speed.
+"""Print the ladder: each script's parent, its changed lines, what it keeps, lines of lib and to read, and its speed.
 
-`./chapter09.py tables` puts chapter 9's part into docs/chapter09.md, and the speeds into the README.
+Lines of lib: all modules of lib that importing the script imports. Lines to read: the script and the files of lib that
+its Read line names; a reader of a rung has read its parent. Both count whole files, as `wc -l` does.
+`./chapter09.py tables` puts chapter 9's part into docs/chapter09.md, and the speeds and lines into the README.
 """
 
 import ast
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import lab
@@ -18,6 +20,7 @@ SCRIPTS = sorted(lab.PROJECT.glob("chapter0*/[0-9][0-9]_*.py")) + sorted(
     lab.PROJECT.glob("distributed/[0-9][0-9]_*.py")
 )
 SPEED = "solve/ladder-speed"  # results of `time_to_solve.py speed`
+LINES = ("lines of `lib`", "lines to read")
 IDEAS = {
     "00_slow_grads": "autograd also records acting and targets",
     "01_baseline": "textbook DQN with the book's wrappers",
@@ -58,27 +61,68 @@ def changed_lines(old: Path, new: Path) -> list[str]:
     return [line for line in difflib.ndiff(body(old), body(new)) if line[0] in "+-"]
 
 
-def rows() -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield the row of each script: its name, its parent, its changed lines, what it keeps, and its speed."""
+def imported_files(script: Path) -> set[Path]:
+    """Return the files of lib that importing a script imports. Imports inside functions are not made then."""
+    found: set[Path] = set()
+    waiting = [script]
+    while waiting:
+        for name in _imported_names(ast.parse(waiting.pop().read_text())):
+            parts = name.split(".")
+            for end in range(1, len(parts) + 1 if parts[0] == "lib" else 1):
+                path = lab.PROJECT.joinpath(*parts[:end])
+                new = {file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()} - found
+                found |= new
+                waiting += new
+    return found
+
+
+def _imported_names(node: ast.AST) -> Iterator[str]:
+    """Yield the dotted names that a module imports when it is imported itself, such as lib.nets.losses.q_targets."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    is_later = isinstance(node, ast.FunctionDef | ast.Lambda)
+    is_for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    if not (is_later or is_for_types):
+        for child in ast.iter_child_nodes(node):
+            yield from _imported_names(child)
+
+
+def files_to_read(script: Path) -> list[Path]:
+    """Return a script and the files of lib that the Read line of its docstring names."""
+    return [script, *(lab.PROJECT / name for name in re.findall(r"lib/[\w/]+\.py", header(script)["Read"]))]
+
+
+def count_lines(files: Iterable[Path]) -> str:
+    return f"{sum(len(file.read_text().splitlines()) for file in files):,}"
+
+
+def lines_of(script: Path) -> tuple[str, str]:
+    """Return the number of lines of lib that a script imports, and of those that its reader reads."""
+    return count_lines(imported_files(script)), count_lines(files_to_read(script))
+
+
+def rows() -> Iterator[tuple[str, ...]]:
+    """Yield the row of each script, with the columns of HEADER."""
     measured = speeds_by_script()
     for script in SCRIPTS:
         old = parent(script)
         keeps = re.split(r"[:;,]", header(script)["Keeps"])[0]
         name = str(script.relative_to(lab.PROJECT))
-        speed = ", ".join(measured.get(name, []))
-        if old is None:
-            yield name, "none", "", keeps, speed
-        else:
-            yield name, str(old.relative_to(lab.PROJECT)), str(len(changed_lines(old, script))), keeps, speed
+        origin = (
+            ("none", "") if old is None else (str(old.relative_to(lab.PROJECT)), str(len(changed_lines(old, script))))
+        )
+        yield name, *origin, keeps, *lines_of(script), ", ".join(measured.get(name, []))
 
 
-HEADER = ("script", "parent", "changed lines", "keeps", "agent steps/s")
+HEADER = ("script", "parent", "changed lines", "keeps", *LINES, "agent steps/s")
 
 
 def ladder_table(folder: str) -> str:
-    """Return a row per script of a folder, without its speed, which other tables have."""
-    chosen = [(f"`{name}`", *rest) for name, *rest, _ in rows() if name.startswith(folder)]
-    return markup.table(HEADER[:-1], chosen)
+    """Return a row per script of a folder, without its lines and its speed, which other tables have."""
+    chosen = [(f"`{name}`", *rest) for name, *rest, _, _, _ in rows() if name.startswith(folder)]
+    return markup.table(HEADER[:4], chosen)
 
 
 def medians() -> Iterator[tuple[str, float, float]]:
@@ -90,29 +134,35 @@ def medians() -> Iterator[tuple[str, float, float]]:
             yield rung, measured[rung].median(), ratios[rung].median()
 
 
+def script_of(rung: str) -> str:
+    """Return the path of a rung's script in the project."""
+    script = rung.partition(" ")[0]
+    return f"{script}.py" if "/" in script else f"chapter09/{script}.py"
+
+
 def speeds_by_script() -> dict[str, list[str]]:
     """Return the median speeds of each script, one for each measured combination of options."""
     found: dict[str, list[str]] = {}
     for rung, speed, _ in medians():
-        script, _, options = rung.partition(" ")
-        path = f"{script}.py" if "/" in script else f"chapter09/{script}.py"
-        found.setdefault(path, []).append(f"{speed:,.0f} ({options})" if options else f"{speed:,.0f}")
+        options = rung.partition(" ")[2]
+        found.setdefault(script_of(rung), []).append(f"{speed:,.0f} ({options})" if options else f"{speed:,.0f}")
     return found
 
 
 def speed_table() -> str:
-    """Return a row per script of chapter 9 and of PPO: its idea, its speed and its ratio to the baseline."""
+    """Return a row per script of chapter 9 and of PPO: its idea, its lines, its speed and its ratio to the baseline."""
     rows = []
     for rung, speed, ratio in medians():
         rows.append(
             (
                 f"`{rung}`",
                 IDEAS.get(rung) or IDEAS[rung.split()[0]],
+                *lines_of(lab.PROJECT / script_of(rung)),
                 f"{speed:,.0f}",
                 f"{ratio:.{1 if ratio >= 10 else 2}f}",
             )
         )
-    header = ("script", "idea", "agent steps/s", "ratio to `01_baseline`, median of rounds")
+    header = ("script", "idea", *LINES, "agent steps/s", "ratio to `01_baseline`, median of rounds")
     frame, stamped = lab.read(SPEED)
     return f"{markup.table(header, rows)}\n\n{markup.measured_on([stamped], lab.count_rounds(frame))}"
 

@@ -1,9 +1,13 @@
 """Tables of single benchmarks: the ladder, own games and planned speeds."""
 
 import math
+import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
+import pytest
 
 import distributed
 import lab
@@ -40,11 +44,29 @@ def test_an_own_game_is_solved_when_its_run_says_so_or_by_the_mean_of_a_hundred_
 
 
 def test_the_ladder_reads_the_scripts_headers():
-    rows = {name: (parent, int(lines or 0), keeps) for name, parent, lines, keeps, _ in ladder.rows()}
+    rows = {name: (parent, int(lines or 0), keeps) for name, parent, lines, keeps, *_ in ladder.rows()}
     assert rows["chapter08/01_dqn_basic.py"][0] == "none"
     parent, lines, keeps = rows["chapter09/02_n_envs.py"]
     assert (parent, keeps) == ("chapter09/01_baseline.py", "statistics")
     assert 0 < lines < 50
+
+
+@pytest.mark.slow
+def test_the_lines_of_lib_are_those_of_the_modules_that_python_loads():
+    script = lab.PROJECT / "distributed/01_ppo.py"
+    code = "import runpy, sys; runpy.run_path(sys.argv[1]); print(*map(str, sys.modules.values()))"
+    process = subprocess.run([sys.executable, "-c", code, script], capture_output=True, text=True, check=True)
+    loaded = set(map(Path, re.findall(rf"{lab.PROJECT}/lib/[\w/]+\.py", process.stdout)))
+    assert ladder.imported_files(script) == loaded
+
+
+def test_the_lines_to_read_are_those_of_the_script_and_of_the_files_that_its_header_names():
+    files = ladder.files_to_read(lab.PROJECT / "chapter09/06_fast_learner.py")
+    assert [str(file.relative_to(lab.PROJECT)) for file in files] == [
+        "chapter09/06_fast_learner.py",
+        "lib/nets/precision.py",
+        "lib/dqn_model.py",
+    ]
 
 
 def test_means_are_over_the_last_steps_and_the_goal_of_blocks_depends_on_the_random_player():
