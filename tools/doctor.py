@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -27,19 +26,11 @@ from lib.system.files import PROJECT
 import torch
 from packaging.requirements import Requirement
 
-OK, NOTE, PROBLEM = "ok", "note", "problem"
 GAME = "PongNoFrameskip-v4"
+SHOWN = ("torch", "pytorch-ignite", "gymnasium", "ale-py")  # packages whose versions are printed
 
 
-class Finding(NamedTuple):
-    """One line of the report, and advice below it."""
-
-    level: str
-    text: str
-    advice: str = ""
-
-
-def check_packages() -> Iterator[Finding]:
+def check_packages() -> Iterator[tuple[str, str]]:
     """Compare the installed packages with setup.cfg. ptan is missing there because its own pins conflict."""
     config = configparser.ConfigParser()
     config.read(PROJECT / "setup.cfg")
@@ -49,56 +40,55 @@ def check_packages() -> Iterator[Finding]:
         try:
             version = metadata.version(package.name)
         except metadata.PackageNotFoundError:
-            yield Finding(PROBLEM, f"{package.name} is not installed", advice)
+            yield "problem", f"{package.name} is not installed: {advice}"
             continue
         if not package.specifier.contains(version, prereleases=True):
-            yield Finding(PROBLEM, f"{package.name} {version}, and {package.specifier} is needed", advice)
-        elif package.name in ("torch", "pytorch-ignite", "gymnasium", "ale-py"):
-            yield Finding(OK, f"{package.name} {version}")
+            yield "problem", f"{package.name} {version}, and {package.specifier} is needed: {advice}"
+        elif package.name in SHOWN:
+            yield "ok", f"{package.name} {version}"
 
 
-def check_game() -> Finding:
+def check_game() -> tuple[str, str]:
     """Start a game. The emulator and the ROMs are part of ale-py."""
     try:
         make_env(GAME).reset(seed=1)
     except (UsageError, OSError) as error:
-        return Finding(PROBLEM, f"{GAME} does not run: {error}", "pip install --force-reinstall ale-py")
-    return Finding(OK, f"{GAME} runs")
+        return "problem", f"{GAME} does not run: {error}; pip install --force-reinstall ale-py"
+    return "ok", f"{GAME} runs"
 
 
-def check_processor() -> Iterator[Finding]:
+def check_processor() -> Iterator[tuple[str, str]]:
     info = machine.machine()
     cores, threads, load = info["cores"], info["torch_threads"], os.getloadavg()[0]
-    yield Finding(OK, f"Python {sys.version.split()[0]}, {info['processor']}, {cores} cores")
+    yield "ok", f"Python {sys.version.split()[0]}, {info['processor']}, {cores} cores"
     if threads != cores:
-        yield Finding(NOTE, f"torch uses {threads} threads on {cores} cores", f"set OMP_NUM_THREADS={cores}")
+        yield "note", f"torch uses {threads} threads on {cores} cores; set OMP_NUM_THREADS={cores}"
     if load > 0.5 * cores:
-        yield Finding(NOTE, f"the load is {load:.1f} on {cores} cores", "other programs make training slower")
+        yield "note", f"the load is {load:.1f} on {cores} cores: other programs make training slower"
     faster = "faster" if info["fast_bfloat16"] else "not faster, so float32 is used"
-    yield Finding(OK, f"{torch.backends.cpu.get_cpu_capability()}; bfloat16 is {faster}")
-    yield Finding(OK, f"{memory.free() / 1e9:.1f} GB of memory free")
+    yield "ok", f"{torch.backends.cpu.get_cpu_capability()}; bfloat16 is {faster}"
+    yield "ok", f"{memory.free() / 1e9:.1f} GB of memory free"
 
 
-def check_accelerator() -> Finding:
+def check_accelerator() -> tuple[str, str]:
     if torch.cuda.is_available():
         gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
         shown = ", ".join(f"{gpu.name} with {gpu.total_memory / 1e9:.0f} GB" for gpu in gpus)
-        return Finding(OK, f"CUDA {torch.version.cuda}: {shown}", "scripts use it with --cuda")
+        return "ok", f"CUDA {torch.version.cuda}: {shown}; scripts use it with --cuda"
     if torch.backends.mps.is_available():
-        return Finding(OK, "an Apple GPU", "scripts use it with --device mps")
+        return "ok", "an Apple GPU; scripts use it with --device mps"
     if shutil.which("nvidia-smi"):
         advice = "install a PyTorch build with CUDA and a recent driver; see docs/install.md"
-        return Finding(NOTE, f"a GPU driver is installed, but PyTorch {torch.__version__} finds no GPU", advice)
-    return Finding(OK, "no GPU; everything works without one")
+        return "note", f"a GPU driver is installed, but PyTorch {torch.__version__} finds no GPU: {advice}"
+    return "ok", "no GPU; everything works without one"
 
 
 def main() -> int:
     cli.tool(__doc__).parse_args()
     problems = 0
-    for finding in (*check_packages(), check_game(), *check_processor(), check_accelerator()):
-        advice = f"\n         -> {finding.advice}" if finding.advice else ""
-        print(f"{finding.level:<8} {finding.text}{advice}")
-        problems += finding.level == PROBLEM
+    for level, text in (*check_packages(), check_game(), *check_processor(), check_accelerator()):
+        print(f"{level:<8} {text}")
+        problems += level == "problem"
     print(f"\nProblems to solve first: {problems}" if problems else "\nThis machine is suitable for training.")
     return int(problems > 0)
 

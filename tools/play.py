@@ -9,12 +9,10 @@ Videos are written to the run folder as videos/play-<step>-episode-<number>-retu
 agent step of the checkpoint. An episode of which there is a video is not recorded again.
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -28,58 +26,40 @@ from lib.run.policy import EpsilonGreedyPolicy
 from lib.run.videos import FOLDER, FrameSink, Video, frames_per_second
 from lib.system.log import TaskProgress
 
-import gymnasium as gym
 import numpy as np
 
+PlayEpisode = Callable[[int, FrameSink], EpisodeResult]  # plays the n-th episode, and passes its frames on
 
-def watch_in_window(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> None:
-    window = Window(f"{agent.env_id}, {args.run.name}", frames_per_second(env))
-    play_episode = player(agent, env, args)
+
+def watch_in_window(play: PlayEpisode, episodes: int, title: str, rate: float) -> None:
+    window = Window(title, rate)
     print("Playing in a window. Close it, or press Ctrl-C, to stop.", flush=True)
     with suppress(WindowClosed):
-        for number in range(args.episodes):
-            print_result(number, play_episode(number, window.show))
+        for number in range(episodes):
+            print_result(number, play(number, window.show))
     window.close()
 
 
-def record_videos(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> None:
-    play_episode = player(agent, env, args)
-    unfinished = args.run / FOLDER / f"{os.getpid()}.part.webm"
-    names = [f"play-{agent.step}-episode-{number + 1}-return-" for number in range(args.episodes)]
+def record_videos(play: PlayEpisode, episodes: int, folder: Path, step: int, rate: float) -> None:
+    names = [f"play-{step}-episode-{number + 1}-return-" for number in range(episodes)]
     for name in names:
-        for path in (args.run / FOLDER).glob(f"{name}*.webm"):
+        for path in folder.glob(f"{name}*.webm"):
             raise UsageError(f"{path} exists; move it to another folder, or remove it, to record this episode again")
     for number, name in enumerate(names):
-        task = f"Recording episode {number + 1} of {args.episodes}"
-        with Video(unfinished, frames_per_second(env)) as video:
-            with TaskProgress(task, unit="frames", shown=True) as progress:
-                result = play_episode(number, partial(record, video, progress))
+        with Video(folder / f"{os.getpid()}.part.webm", rate) as video:
+            result = record_episode(play, number, video)
             print_result(number, result)
             print(video.keep(f"{name}{result.total:.7g}.webm"), flush=True)
 
 
-def record(video: Video, progress: TaskProgress, frame: np.ndarray) -> None:
-    video.write(frame)
-    progress.update()
+def record_episode(play: PlayEpisode, number: int, video: Video) -> EpisodeResult:
+    with TaskProgress(f"Recording episode {number + 1}", unit="frames", shown=True) as progress:
 
+        def record(frame: np.ndarray) -> None:
+            video.write(frame)
+            progress.update()
 
-def player(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> Callable[[int, FrameSink], EpisodeResult]:
-    """Return a function that plays the n-th episode, and passes its frames on."""
-    policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.n_actions, args.epsilon)
-    episode_player = EpisodePlayer(env)
-    names = action_names(env)
-
-    def frame_of(states: np.ndarray) -> np.ndarray:
-        frame = np.asarray(env.render())
-        if not args.scores:
-            return frame
-        scores, mask = agent.policy.scores(states)[0], agent.policy.action_mask(states)[0]
-        return add_score_panel(frame, names, scores, agent.policy.score_name, mask)
-
-    def play(number: int, sink: FrameSink) -> EpisodeResult:
-        return episode_player.play(policy, args.seed, number, watch=lambda states: sink(frame_of(states)))
-
-    return play
+        return play(number, record)
 
 
 def print_result(number: int, result: EpisodeResult) -> None:
@@ -93,10 +73,24 @@ def main() -> None:
     parser.add_argument("--scores", action="store_true", help="show action values or probabilities beside the frames")
     args = cli.run_args(parser)
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_id, args.network)
+    policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.n_actions, args.epsilon)
     env = agent.make_env(render_mode="rgb_array")
-    play = record_videos if args.record else watch_in_window
-    play(agent, env, args)
-    env.close()
+    player, names, rate = EpisodePlayer(env), action_names(env), frames_per_second(env)
+
+    def frame_of(states: np.ndarray) -> np.ndarray:
+        frame = np.asarray(env.render())
+        if not args.scores:
+            return frame
+        scores, mask = agent.policy.scores(states)[0], agent.policy.action_mask(states)[0]
+        return add_score_panel(frame, names, scores, agent.policy.score_name, mask)
+
+    def play(number: int, sink: FrameSink) -> EpisodeResult:
+        return player.play(policy, args.seed, number, watch=lambda states: sink(frame_of(states)))
+
+    if args.record:
+        record_videos(play, args.episodes, args.run / FOLDER, agent.step, rate)
+    else:
+        watch_in_window(play, args.episodes, f"{agent.env_id}, {args.run.name}", rate)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ show the command lines of the run, with all paths in them.
 """
 
 import argparse
-import io
 import shlex
 import shutil
 import sys
@@ -34,13 +33,13 @@ import torch
 CARD = """# {name}: {env_id}
 
 Mean return over {episodes} greedy episodes in single environments: **{shown_mean}** (lowest {min:g}, highest {max:g},
-{distinct} distinct).{endless}
+{distinct} distinct, {cut} cut at {limit:,} steps).
 
 | | |
 |---|---|
-| trained by | `{command}`{resumed} |
+| trained by | `{command}` |
 | saved at agent step | {step:,} |
-| commit | `{commit}`{changed} |
+| commit | `{commits}` (with a "+" if the code differed from it) |
 | size | {size:.1f} MB |
 
     tools/play.py {model}
@@ -48,9 +47,6 @@ Mean return over {episodes} greedy episodes in single environments: **{shown_mea
 
 To start a new run from these weights, add `--init {path}` to the training command.
 """
-ENDLESS = """
-
-{count} of these games were cut at {limit:,} steps."""
 
 
 def main() -> None:
@@ -78,48 +74,35 @@ def publish(run: Path, model: Path, args: argparse.Namespace) -> None:
     content = checkpoint.load(agent.file)  # now, because a run that still trains may remove it
     metrics = evaluation.evaluate(agent.policy, agent.make_env, args.episodes, seed=1, progress=True)
     evaluation.log_result(metrics)
-    saved = io.BytesIO()
-    torch.save({"net": content["net"]}, saved)  # without the replay
     target = model / "checkpoints" / f"best-{agent.step:09d}.pt"
     target.parent.mkdir()
-    files.write(target, saved.getvalue())
+    torch.save({"net": content["net"]}, target)  # without the replay
     params = read_params(run)
     write_json(model / "params.json", params)
     write_json(model / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
-    files.write(model / "README.md", card(agent, model, params, metrics, len(saved.getvalue()) / 1e6))
+    files.write(model / "README.md", card(agent, model, params, metrics, target.stat().st_size / 1e6))
 
 
 def card(agent: TrainedAgent, model: Path, params: dict[str, Any], metrics: dict[str, Any], size: float) -> str:
     """Return the text of a model's README.md. Its commands are those of the project folder."""
     path = shlex.quote(str(model.relative_to(PROJECT)) if model.is_relative_to(PROJECT) else f"path/to/{model.name}")
-    builder = params.get("network", {}).get("builder")
-    network = ["--network", builder] if builder else []
+    builder = params["network"].get("builder")
     sessions = params["sessions"]
     script, *options = sessions[0]["argv"]
-    devices = " and ".join(dict.fromkeys(session["machine"]["device"] for session in sessions))
-    resumed = f" in {len(sessions)} sessions" if len(sessions) > 1 else ""
-    commits = "`, `".join(dict.fromkeys(short_commit(session["commit"]) for session in sessions))
-    endless = count_at_limit(metrics["lengths"])
     return CARD.format(
         name=model.name,
         env_id=agent.env_id,
         command=shlex.join([Path(script).name, *options]),
-        resumed=resumed if devices == "cpu" else f"{resumed}, on {devices.replace('cpu', 'CPU')}",
         step=agent.step,
-        commit=commits,
-        changed=" (+: with changes that were not committed)" if "+" in commits else "",
+        commits="`, `".join(dict.fromkeys(str(session["commit"]) for session in sessions)),
         size=size,
         path=path,
-        model=" ".join([path, *env_option(agent.env_id), *network]),
-        endless=ENDLESS.format(count=endless, limit=MAX_STEPS) if endless else "",
+        model=" ".join([path, *env_option(agent.env_id), *(["--network", builder] if builder else [])]),
+        cut=count_at_limit(metrics["lengths"]),
+        limit=MAX_STEPS,
         shown_mean=format_return(metrics["mean"]),
         **metrics,
     )
-
-
-def short_commit(commit: str | None) -> str:
-    """Return the start of a commit, with its "+" if the code differed from it."""
-    return "unknown" if commit is None else commit[:12] + "+" * ("+" in commit)
 
 
 if __name__ == "__main__":

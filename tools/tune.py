@@ -51,14 +51,7 @@ FIRST_COMPARISON = 1000  # agent steps after which a trial is compared with othe
 
 
 class Search:
-    """The study in a folder.
-
-    Args:
-        folder: folder of the search.
-        command: script and options of every trial.
-        space: distributions of the values to search.
-        limit: agent steps of a trial; None for max_steps of its hyperparameters.
-    """
+    """The study in a folder. Its trials are runs of a command, of `limit` agent steps each; None for max_steps."""
 
     def __init__(self, folder: Path, command: list[str], space: dict[str, BaseDistribution], limit: int | None):
         self.folder = folder
@@ -93,17 +86,12 @@ class Search:
     def _trial(self, job: int, threads: int) -> Generator[None, None, None]:
         """Run a trial, or resume the run of an interrupted one. Yield while its process runs, then record its end.
 
-        Args:
-            job: number of the trial among those that run at the same time. It selects one of several GPUs.
-            threads: threads of the process.
-
         Raises:
-            UsageError: if the script refuses the values, or no episode has ended.
+            UsageError: if no episode has ended.
             Fault: if the process failed.
         """
         trial = self.study.ask(self._space)
-        if "folder" not in trial.user_attrs:
-            trial.set_user_attr("folder", str(trial.number))
+        trial.set_user_attr("folder", trial.user_attrs.get("folder", str(trial.number)))
         folder = self.folder / "trials" / trial.user_attrs["folder"]
         folder.mkdir(parents=True, exist_ok=True)
         print(f"Trial {trial.number}: {shlex.join(assigned(trial.params))}", flush=True)
@@ -133,7 +121,7 @@ class Search:
             value = average_return(episodes, limit)
             self.study.tell(trial, value)
             print(f"Trial {trial.number}: value {value:.6g} ({episodes['step'].max():,.0f} steps)", flush=True)
-        elif runs and (run / "result.json").exists() and read_json(run / "result.json")["stopped"] == NOT_FINITE:
+        elif runs and read_json(run / "result.json").get("stopped") == NOT_FINITE:
             self.study.tell(trial, state=TrialState.PRUNED)
             print(f"Trial {trial.number}: {NOT_FINITE}", flush=True)
         else:
@@ -202,18 +190,16 @@ def average_return(episodes: pd.DataFrame, steps: int) -> float:
 def main() -> None:
     parser = cli.runs_tool(__doc__)
     parser.usage = "%(prog)s SCRIPT [options of the script] [--trials N] [--jobs K] [--space FIELD=VALUES]"
+    space_help = (
+        "values of a hyperparameter: low:high or a,b,c; repeatable. A range between whole numbers has whole numbers; "
+        f"one whose ends differ tenfold is logarithmic (default: {' '.join(DEFAULT_SPACE)})"
+    )
     add = parser.add_argument
     add("script", metavar="SCRIPT", type=Path, help="path of the script")
     add("--trials", metavar="N", type=cli.positive, default=20, help="number of trials (default: 20)")
     add("--jobs", metavar="K", type=cli.positive, default=1, help="trials that run at the same time (default: 1)")
     add("--stop-after", metavar="STEPS", type=cli.positive, help="agent steps of a trial (default: max_steps)")
-    add(
-        "--space",
-        metavar="FIELD=VALUES",
-        action="append",
-        help="values of a hyperparameter: low:high or a,b,c; repeatable. A range between whole numbers has whole "
-        f"numbers; one whose ends differ tenfold is logarithmic (default: {' '.join(DEFAULT_SPACE)})",
-    )
+    add("--space", metavar="FIELD=VALUES", action="append", help=space_help)
     args, options = parser.parse_known_args()
     if not args.script.is_file():
         raise UsageError(f"{args.script} is not a file; give a script, such as distributed/02_ppo_fast.py")

@@ -39,9 +39,9 @@ def without_roms(monkeypatch):
 @pytest.mark.parametrize(
     ("make_sick", "finding"),
     [
-        (without_ptan, r"problem  ptan is not installed\n +-> make clean"),
-        (with_old_ignite, r"problem  pytorch-ignite 0\.4\.0, and >=0\.5\.5\S* is needed\n +-> make clean"),
-        (without_roms, r"problem  PongNoFrameskip-v4 .*: no ROM\n +-> pip install"),
+        (without_ptan, r"problem  ptan is not installed: make clean"),
+        (with_old_ignite, r"problem  pytorch-ignite 0\.4\.0, and >=0\.5\.5\S* is needed: make clean"),
+        (without_roms, r"problem  PongNoFrameskip-v4 .*: no ROM; pip install"),
     ],
 )
 def test_a_problem_is_reported_with_its_remedy(ends, monkeypatch, make_sick, finding):
