@@ -18,7 +18,7 @@ import lab
 import launch
 import markup
 from lib import cli
-from lib.analysis.run_data import read_scalars
+from lib.analysis.run_data import Run
 from lib.analysis.trained_agent import TrainedAgent
 from lib.run.folder import read_params
 from lib.system.machine import cores
@@ -56,7 +56,7 @@ def measure(turn: tuple[int, str], steps: int) -> list[dict[str, Any]]:
     ]
     with launch.finished_run(SCRIPT, VARIANTS[variant], *options, OMP_NUM_THREADS="1") as run:
         episodes = pd.read_csv(run / "episodes.csv")
-        at, values = read_scalars(run)["train/values"]
+        at, values = Run.read(run).scalars["train/values"]
         predicted, earned = play(run, seed)
     held_out = pd.Series(values).groupby((np.array(at) - 1) // BIN).mean()
     means = episodes.groupby((episodes["step"] - 1) // BIN)["return"].mean()

@@ -1,11 +1,10 @@
 """Comparison of runs: settings, outcomes, and groups of runs that differ only in VARY_IN_GROUP, such as the seed."""
 
-import dataclasses
 import math
 import os
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,16 +26,10 @@ TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d{4}-")  # at the start of a run's nam
 Settings = dict[str, str]
 
 
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Runs with the same settings, except for those of VARY_IN_GROUP.
+class Group(NamedTuple):
+    """Runs with the same settings, except for those of VARY_IN_GROUP."""
 
-    Attributes:
-        label: shortest description that distinguishes the group from the others.
-        runs: the runs.
-    """
-
-    label: str
+    label: str  # shortest description that distinguishes the group from the others
     runs: tuple[Run, ...]
 
 
@@ -54,18 +47,14 @@ def settings_of(run: Run) -> Settings:
 
 
 def outcome_of(run: Run) -> dict[str, object]:
-    """Return a run's steps, returns, speed and reason for its end.
-
-    If there is no result, the steps and minutes come from episodes.csv.
-    """
+    """Return a run's steps, returns, speed and reason for its end; from episodes.csv if there is no result."""
     episodes, result = run.episodes, run.result
     returns = episodes["return"]
-    stop_reward = str(run.hyperparameters.get("stop_reward"))
-    solved = result.get("reached", {}).get(stop_reward, {})
+    solved = result.get("reached", {}).get(str(run.hyperparameters.get("stop_reward")), {})
     evaluation = _greedy_evaluation(run) or result.get("evaluation", {})
     is_model = episodes.empty and not result and "step" in evaluation
     played = evaluation.get("step", 0) if episodes.empty else episodes["step"].max()
-    without_result = "published model" if is_model else "no result"
+    ended = result.get("stopped", "published model" if is_model else "no result")
     return {
         "steps": int(result.get("steps", played)),
         "episodes": math.nan if is_model else len(episodes),
@@ -75,7 +64,7 @@ def outcome_of(run: Run) -> dict[str, object]:
         "steps/s": result.get("this_process", {}).get("steps_per_second"),
         "solved": solved.get("seconds", math.nan) / 60,
         "evaluated": evaluation.get("mean"),
-        "ended": "running" if run.is_running else result.get("stopped", without_result),
+        "ended": "running" if run.is_running else ended,
     }
 
 
@@ -93,21 +82,18 @@ def _greedy_evaluation(run: Run) -> dict[str, Any]:
 def settings_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Build a table of the settings in which the runs differ, as text, with one row per run."""
     rows = [settings_of(run) for run in runs]
-    return pd.DataFrame(rows, columns=_differing(rows), index=_index(runs), dtype=object)
+    return pd.DataFrame(rows, columns=_differing(rows), index=whole_names(runs), dtype=object)
 
 
 def outcome_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Build a table of the runs' outcomes, with one row per run. A column without any value is left out."""
     # As objects, because NaN in one row would make floats of a column's whole numbers.
-    outcomes = pd.DataFrame([outcome_of(run) for run in runs], index=_index(runs), dtype=object)
+    outcomes = pd.DataFrame([outcome_of(run) for run in runs], index=whole_names(runs), dtype=object)
     return outcomes.dropna(axis="columns", how="all")
 
 
 def short_names(runs: Sequence[Run]) -> list[str]:
-    """Return the runs' names without the timestamp and the common prefix.
-
-    A name that is not unique stays whole; see `whole_names`.
-    """
+    """Return the runs' names without the time and the common prefix. A name that is not unique then stays whole."""
     run_names = {str(run.hyperparameters["run_name"]) for run in runs}
     shared = f"{run_names.pop()}-" if len(run_names) == 1 else ""
     names = [TIMESTAMP.sub("", run.name, count=1).removeprefix(shared) for run in runs]
@@ -117,11 +103,8 @@ def short_names(runs: Sequence[Run]) -> list[str]:
 def whole_names(runs: Sequence[Run]) -> list[str]:
     """Return the runs' names. Those that are not unique have the folders before them in which they differ."""
     names = [run.name for run in runs]
-    if len(set(names)) == len(names):
-        return names
-    common = os.path.commonpath([run.path.absolute().parent for run in runs])
-    longer = [os.path.relpath(run.path, common) for run in runs]
-    return [name if names.count(name) == 1 else long for name, long in zip(names, longer, strict=True)]
+    common = os.path.commonpath([run.path.parent for run in runs])
+    return [run.name if names.count(run.name) == 1 else os.path.relpath(run.path, common) for run in runs]
 
 
 def shorten(name: str, width: int) -> str:
@@ -132,9 +115,7 @@ def shorten(name: str, width: int) -> str:
 
 def comparison_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Build a table of differing settings and outcomes, with one row per run."""
-    # Joined by position, because runs in different folders may have the same name.
-    tables = [table.reset_index(drop=True) for table in (settings_table(runs), outcome_table(runs))]
-    return pd.concat(tables, axis=1).set_index(_index(runs))
+    return pd.concat([settings_table(runs), outcome_table(runs)], axis=1).rename_axis("run")
 
 
 def format_value(value: object) -> str:
@@ -150,17 +131,14 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     for run in runs:
         key = frozenset((name, text) for name, text in settings_of(run).items() if name not in VARY_IN_GROUP)
         members.setdefault(key, []).append(run)
-    rows = [settings_of(group[0]) for group in members.values()]
-    names = _label_names(rows)
-    return [Group(_label(row, names), tuple(group)) for row, group in zip(rows, members.values(), strict=True)]
+    labels = _labels([settings_of(group[0]) for group in members.values()])
+    return [Group(label, tuple(group)) for label, group in zip(labels, members.values(), strict=True)]
 
 
 def summarise(group: Group) -> str:
-    """Describe a group's outcome in one line: mean return at the end, and minutes until it was solved.
+    """Describe a group in one line: mean return at the end, minutes until it was solved, and what to know about both.
 
-    For two runs, the mean is followed by the lowest and the highest value. For more, it is the interquartile mean with
-    its confidence interval, which for three or four runs is their range. Notes say if runs share a seed, because they
-    are not independent then; if they can go on; and if their commits, machines or threads differ.
+    The mean of two runs is followed by their range, and that of more is an interquartile mean with its interval.
     """
     outcomes = pd.DataFrame([outcome_of(run) for run in group.runs])
     solved = outcomes["solved"].dropna()
@@ -197,7 +175,6 @@ def _centre_and_range(values: pd.Series) -> str:
     centre, lowest, highest = (format_value(float(value)) for value in intervals.interval(np.asarray(values, float)))
     if len(values) < 2:
         return centre
-    # The interval of three or four runs is their range, see intervals.interval.
     bounds = "range" if len(values) < intervals.NARROWER else f"{intervals.CONFIDENCE:.0%} interval"
     return f"{centre} ({bounds} {lowest} to {highest})"
 
@@ -208,24 +185,18 @@ def _differing(rows: Sequence[Settings]) -> list[str]:
     return [name for name in names if _count_distinct(rows, [name]) > 1]
 
 
-def _label_names(rows: Sequence[Settings]) -> list[str]:
-    """Return the names of the settings that a label needs. Settings that distinguish no further groups are left out."""
-    needed: list[str] = []
-    for name in sorted(_differing(rows), key=lambda name: name not in FIRST_IN_LABELS):
-        if name not in VARY_IN_GROUP and _count_distinct(rows, [*needed, name]) > _count_distinct(rows, needed):
-            needed.append(name)
-    return needed
-
-
 def _count_distinct(rows: Sequence[Settings], names: list[str]) -> int:
     return len({tuple(row.get(name) for name in names) for row in rows})
 
 
-def _label(settings: Settings, names: list[str]) -> str:
-    texts = {name: settings[name] for name in names if name in settings}
-    parts = [text if name in FIRST_IN_LABELS else f"{name}={text}" for name, text in texts.items()]
-    return ", ".join(parts) or settings["script"]
-
-
-def _index(runs: Sequence[Run]) -> pd.Index:
-    return pd.Index(whole_names(runs), name="run")
+def _labels(rows: Sequence[Settings]) -> list[str]:
+    """Describe groups by their settings. Settings that distinguish no further groups are left out."""
+    needed: list[str] = []
+    for name in sorted(_differing(rows), key=lambda name: name not in FIRST_IN_LABELS):
+        if name not in VARY_IN_GROUP and _count_distinct(rows, [*needed, name]) > _count_distinct(rows, needed):
+            needed.append(name)
+    labels = []
+    for row in rows:
+        texts = [row[name] if name in FIRST_IN_LABELS else f"{name}={row[name]}" for name in needed if name in row]
+        labels.append(", ".join(texts) or row["script"])
+    return labels

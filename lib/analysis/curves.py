@@ -34,16 +34,10 @@ SETTINGS: dict[Any, Any] = {
     "text.parse_math": False,  # a name may contain dollar signs
     "savefig.transparent": True,
 }
-PART_COLOURS = {  # parts of an iteration in the order in which they run
-    "act": "#56b4e9",
-    "environment": "#e69f00",
-    "store": "#cc79a7",
-    "wait": "#d55e00",
-    "sample": "#009e73",
-    "learn": "#0072b2",
-    "rest": "#bbbbbb",
-}
+PARTS = ("act", "environment", "store", "wait", "sample", "learn", "rest")  # of an iteration, in their order
 MIN_LABELLED_PERCENT = 8
+
+Column = pd.Series | Sequence[float]
 
 
 def draw_png(draw: Callable[[], Figure]) -> bytes:
@@ -56,26 +50,14 @@ def draw_png(draw: Callable[[], Figure]) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """Values of one run.
+    """Values of one run."""
 
-    Attributes:
-        x: (n,) float64, non-decreasing.
-        y: (n,) float64.
-        ended: whether the run has ended, so that its last value also holds beyond the last x.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    ended: bool = False
+    x: np.ndarray  # (n,) float64, non-decreasing
+    y: np.ndarray  # (n,) float64
+    ended: bool = False  # whether the run has ended, so that its last value also holds beyond the last x
 
     @classmethod
-    def of(
-        cls,
-        x: pd.Series | Sequence[float],
-        y: pd.Series | Sequence[float],
-        ended: bool = False,
-        above: float = -math.inf,
-    ) -> "Series":
+    def of(cls, x: Column, y: Column, ended: bool = False, above: float = -math.inf) -> "Series":
         """Build a series from two columns. Values that are not finite, or not above `above`, are dropped.
 
         Episodes that end together may be reported out of order. An x below its predecessor is raised to that value.
@@ -86,17 +68,10 @@ class Series:
 
 
 def common_band(runs: Sequence[Series], points: int = GRID_POINTS) -> tuple[np.ndarray, intervals.Interval] | None:
-    """Compute the band of several runs; see intervals.interval.
+    """Return a grid, (points,), and the interval of several runs there; None if they have no range in common.
 
-    It begins where the last run begins, and ends at the end of the longest run. If a run has not ended, the band ends
+    It begins where the last run begins, and ends at the end of the longest run. If a run has not ended, the grid ends
     with that run's data.
-
-    Args:
-        runs: series of one group.
-        points: number of grid points.
-
-    Returns:
-        The grid, (points,), and the interval there; None for fewer than two runs or if no range is common to all.
     """
     runs = [run for run in runs if len(run.x)]
     if len(runs) < 2:
@@ -112,13 +87,9 @@ def common_band(runs: Sequence[Series], points: int = GRID_POINTS) -> tuple[np.n
 def draw_returns(
     groups: Sequence[Group], against: str, title: str, evaluations: Mapping[str, Sequence[Series]] | None = None
 ) -> Figure:
-    """Draw mean returns of the last 100 episodes, and those that count as solved.
+    """Draw mean returns of the last 100 episodes against "steps" or "minutes", and those that count as solved.
 
-    Args:
-        groups: groups of runs.
-        against: x axis, "steps" or "minutes".
-        title: title of the figure.
-        evaluations: mean returns of evaluations against agent steps, by group label.
+    `evaluations` are mean returns of evaluations against agent steps, by group label.
     """
     figure, axes = _figure(title, [group.label for group in groups])
     for number, group in enumerate(groups):
@@ -145,12 +116,7 @@ def draw_returns(
 
 
 def draw_speeds(groups: Mapping[str, Sequence[Series]], title: str) -> Figure:
-    """Draw agent steps per second against agent steps.
-
-    Args:
-        groups: speeds of each run, above zero, by group label.
-        title: title of the figure.
-    """
+    """Draw agent steps per second against agent steps, given the speeds of each run, above zero, by group label."""
     figure, axes = _figure(title, groups)
     for number, (label, runs) in enumerate(groups.items()):
         if runs:
@@ -168,20 +134,15 @@ def draw_speeds(groups: Mapping[str, Sequence[Series]], title: str) -> Figure:
 
 
 def draw_time_shares(runs: Sequence[tuple[str, Mapping[str, float]]], title: str) -> Figure:
-    """Draw how the training time is divided, one bar per run.
-
-    Args:
-        runs: name of each run and its time by part, in any unit.
-        title: title of the figure.
-    """
+    """Draw how the training time is divided, one bar per run, given names and times by part, in any unit."""
     figure, axes = _figure(title, ())
     figure.set_figheight(1.5 + 0.55 * len(runs) + LINE_HEIGHT * _wrap(title).count("\n"))
-    used = {part for _, times in runs for part in times}
-    parts = [part for part in PART_COLOURS if part in used] + sorted(used - set(PART_COLOURS))
     left = np.zeros(len(runs))
-    for part in parts:
+    for colour, part in zip(COLOURS, PARTS, strict=False):
         percents = np.array([100 * times.get(part, 0.0) / sum(times.values()) for _, times in runs])
-        bars = axes.barh(range(len(runs)), percents, 0.5, left, color=PART_COLOURS.get(part, INK), label=part)
+        if not percents.any():
+            continue
+        bars = axes.barh(range(len(runs)), percents, 0.5, left, color=colour, label=part)
         labels = [f"{percent:.0f}%" if percent >= MIN_LABELLED_PERCENT else "" for percent in percents]
         axes.bar_label(bars, labels, label_type="center", color="black", fontsize="small")
         left += percents

@@ -31,7 +31,6 @@ from lib.system.log import install_command
 
 ONNX, DESCRIPTION = "policy.onnx", "policy.json"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-
 STATES, SEED = 1000, 1  # states on which an export is checked, and seed of the episodes from which they come
 TIE = 1e-5  # relative difference below which rounding may swap the order of two scores
 
@@ -75,15 +74,9 @@ def record_states(agent: TrainedAgent) -> np.ndarray:
 
 
 def export(agent: TrainedAgent, folder: Path, states: np.ndarray) -> float:
-    """Write the policy and its description, policy.onnx and policy.json.
+    """Write the policy of an agent on the CPU, policy.onnx, and its description, policy.json.
 
-    Args:
-        agent: trained agent on the CPU.
-        folder: output folder; it is created if it does not exist.
-        states: (n, ...) states on which the exported policy is checked.
-
-    Returns:
-        The largest absolute difference between its scores and the original's.
+    Return the largest absolute difference between its scores and the original's in some states, (n, ...).
 
     Raises:
         Fault: if the exported policy takes different actions from the original. Nothing is written then.
@@ -135,13 +128,12 @@ def compare(original: GreedyPolicy, exported: Callable[[np.ndarray], Outputs], s
     """
     actions, scores = exported(states)
     expected = original.scores(states)
-    best = expected.max(1)
-    taken = expected[np.arange(len(states)), actions]
-    wrong = int((np.isnan(scores).any(1) | (best - taken > TIE * np.maximum(1.0, np.abs(best)))).sum())
-    if wrong:
+    best, taken = expected.max(1), expected[np.arange(len(states)), actions]
+    wrong = np.isnan(scores).any(1) | (best - taken > TIE * np.maximum(1.0, np.abs(best)))
+    if wrong.any():
         raise Fault(
-            f"the exported policy takes another action than the run's policy, or has a score of NaN, in {wrong} of "
-            f"{len(states)} states; not kept"
+            f"the exported policy takes another action than the run's policy, or has a score of NaN, in {wrong.sum()} "
+            f"of {len(states)} states; not kept"
         )
     return float(np.abs(scores - expected).max())
 

@@ -16,7 +16,7 @@ SEED = 0  # so that the same runs always give the same interval
 
 
 class Interval(NamedTuple):
-    """Interquartile mean and the bounds of its confidence interval, each of the shape of one run's scores."""
+    """Interquartile mean and bounds, each of the shape of one run's scores."""
 
     centre: np.ndarray
     low: np.ndarray
@@ -24,15 +24,9 @@ class Interval(NamedTuple):
 
 
 def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """Return the mean over runs without the lowest and the highest quarter of them.
+    """Return the mean of scores, (runs, ...), over the runs without the lowest and the highest quarter of them.
 
     As in rliable and SciPy, the number of runs that are cut at each end is rounded down. So nothing is cut from three.
-
-    Args:
-        scores: (runs, ...) float64.
-
-    Returns:
-        (...) float64.
     """
     cut = len(scores) // 4
     mean: np.ndarray = np.sort(scores, axis=0)[cut : len(scores) - cut].mean(axis=0)
@@ -40,15 +34,10 @@ def interquartile_mean(scores: np.ndarray) -> np.ndarray:
 
 
 def interval(scores: np.ndarray, resamples: int = RESAMPLES) -> Interval:
-    """Compute the interquartile mean of the runs and its bootstrap interval, by the percentile method.
+    """Compute the interquartile mean of scores, (runs, ...), and its bootstrap interval, by the percentile method.
 
     Every resample draws as many runs as there are, with replacement. The bounds of three or four runs are their lowest
-    and highest score, because more than 2.5 % of the resampled means equal each. One run or two have their mean and
-    range.
-
-    Args:
-        scores: scores of the runs, (runs, ...) float64.
-        resamples: number of resamples.
+    and highest score, because more than 2.5 % of the resampled means equal each. One run or two have their range.
     """
     if len(scores) < MINIMUM:
         return Interval(scores.mean(axis=0), scores.min(axis=0), scores.max(axis=0))

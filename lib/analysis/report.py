@@ -54,15 +54,9 @@ class Video(NamedTuple):
 
 
 def write_report(runs: Sequence[Run], folder: Path, notes: Sequence[str] = ()) -> Path:
-    """Write report.html for some runs, and its figures as report-*.png beside it.
+    """Write report.html for runs that each have a finished episode, and its figures as report-*.png beside it.
 
-    Args:
-        runs: runs, each with a finished episode.
-        folder: output folder. It is created if necessary.
-        notes: lines to show at the top of the page.
-
-    Returns:
-        Path of the page.
+    The folder is created if necessary. `notes` are lines at the top of the page, whose path is returned.
     """
     pictures = draw_pictures(runs)
     html = render_page(runs, pictures, notes)
@@ -167,14 +161,10 @@ def _scalars(
     groups: Sequence[comparison.Group], tag: str, above: float = float("-inf")
 ) -> dict[str, list[curves.Series]]:
     """Return a scalar of all runs by group label, where it is above a number; {} if no run has it."""
-    by_group = {
-        group.label: [
-            series
-            for run in group.runs
-            if len((series := curves.Series.of(*run.scalars.get(tag, ((), ())), above=above)).x)
-        ]
-        for group in groups
-    }
+    by_group = {}
+    for group in groups:
+        found = [curves.Series.of(*run.scalars[tag], above=above) for run in group.runs if tag in run.scalars]
+        by_group[group.label] = [series for series in found if len(series.x)]
     return by_group if any(by_group.values()) else {}
 
 

@@ -23,31 +23,18 @@ VIDEO_NAME = re.compile(r"(?:play-\d+-)?episode-\d+-return-(-?\d+(?:\.\d+)?(?:e[
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """A run folder as it was at one moment, so that tables and pictures of a running run agree.
-
-    Attributes:
-        path: run folder.
-        params: content of params.json.
-        episodes: one row per finished episode; see `read_episodes`.
-        is_running: whether a process works on the run.
-        result: content of result.json; empty if there is none, or if the run is running and the file is outdated.
-        evaluation: content of evaluation.json, which tools/evaluate.py writes; empty if there is none.
-    """
+    """A run folder as it was at one moment, so that tables and pictures of a running run agree."""
 
     path: Path
-    params: dict[str, Any]
-    episodes: pd.DataFrame
-    is_running: bool
-    result: dict[str, Any]
-    evaluation: dict[str, Any]
+    params: dict[str, Any]  # content of params.json
+    episodes: pd.DataFrame  # one row per finished episode; see `read_episodes`
+    is_running: bool  # whether a process works on the run
+    result: dict[str, Any]  # content of result.json; empty if there is none, or if the run is running
+    evaluation: dict[str, Any]  # content of evaluation.json, which tools/evaluate.py writes; empty if there is none
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a run.
-
-        Raises:
-            UsageError: if a file is damaged, or if the run has another format.
-        """
+        """Read a run. One with a damaged file or of another format is a UsageError."""
         is_running = in_use(path)  # asked first, because the run may end meanwhile
         result = {} if is_running else read_json(path / "result.json")
         evaluation = read_json(path / "evaluation.json")
@@ -64,10 +51,7 @@ class Run:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run will not go on: it was solved, its loss was not finite, its script ended it, or max_steps.
-
-        A run that was stopped by --stop-after or --time-limit may be resumed.
-        """
+        """Whether the run will not go on. One that was stopped by --stop-after or --time-limit may be resumed."""
         stopped = self.result.get("stopped")
         if stopped == STEPS:
             return bool(self.result["steps"] >= self.hyperparameters.get("max_steps", math.inf))
@@ -75,8 +59,16 @@ class Run:
 
     @functools.cached_property
     def scalars(self) -> dict[str, tuple[list[int], list[float]]]:
-        """TensorBoard scalars: steps and values by tag."""
-        return read_scalars(self.path)
+        """TensorBoard scalars, steps and values by tag. A run without event files has none."""
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        if not any(self.path.glob("events.out.tfevents.*")):
+            return {}
+        sizes = {"scalars": MAX_SCALARS, "images": 1, "histograms": 1, "compressedHistograms": 1, "tensors": 1}
+        accumulator = EventAccumulator(str(self.path), size_guidance=sizes)
+        accumulator.Reload()
+        events = {tag: accumulator.Scalars(tag) for tag in accumulator.Tags()["scalars"]}
+        return {tag: ([each.step for each in own], [each.value for each in own]) for tag, own in events.items()}
 
     def time_by_part(self) -> dict[str, float]:
         """Return the training time of each part of an iteration; {} if it is unknown.
@@ -94,11 +86,7 @@ class Run:
 
 
 def read_episodes(run: Path) -> pd.DataFrame:
-    """Read a run's episodes.csv, one row per finished episode. A run without episodes gives an empty table.
-
-    Raises:
-        UsageError: if the file is damaged.
-    """
+    """Read a run's episodes.csv, one row per finished episode. A damaged file is a UsageError."""
     path = run / "episodes.csv"
     is_new = not path.exists() or path.stat().st_size == 0
     try:
@@ -114,22 +102,6 @@ def returns_before(run: Path, step: int) -> list[float]:
     episodes = read_episodes(run)
     returns: list[float] = episodes["return"][episodes["step"] <= step].tail(WINDOW).tolist()
     return returns
-
-
-def read_scalars(run: Path) -> dict[str, tuple[list[int], list[float]]]:
-    """Read a run's TensorBoard scalars: steps and values by tag. A run without event files gives none."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    if not any(run.glob("events.out.tfevents.*")):
-        return {}
-    sizes = {"scalars": MAX_SCALARS, "images": 1, "histograms": 1, "compressedHistograms": 1, "tensors": 1}
-    accumulator = EventAccumulator(str(run), size_guidance=sizes)
-    accumulator.Reload()
-    scalars = {}
-    for tag in accumulator.Tags()["scalars"]:
-        events = accumulator.Scalars(tag)
-        scalars[tag] = ([event.step for event in events], [event.value for event in events])
-    return scalars
 
 
 def list_videos(run: Path) -> list[Path]:

@@ -23,15 +23,7 @@ class WindowClosed(Exception):
 
 
 class Window:
-    """Window on the local display.
-
-    Args:
-        title: window title.
-        frames_per_second: frames shown per second.
-
-    Raises:
-        UsageError: if there is no display or pygame is not installed.
-    """
+    """Window on the local display. UsageError if there is none, or if pygame is not installed."""
 
     def __init__(self, title: str, frames_per_second: float):
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
@@ -72,7 +64,6 @@ class Window:
         self._clock.tick(self._frames_per_second)
 
     def close(self) -> None:
-        """Close the window."""
         self._pygame.display.quit()
 
 

@@ -8,7 +8,6 @@ from lib.analysis.run_data import (
     Run,
     list_videos,
     read_episodes,
-    read_scalars,
     returns_before,
 )
 from lib.errors import UsageError
@@ -16,7 +15,7 @@ from lib.errors import UsageError
 
 def test_the_time_by_part_comes_from_the_result_or_from_tensorboard(tmp_path):
     run = make_run(tmp_path / "run")
-    assert read_scalars(run) == {}
+    assert Run.read(run).scalars == {}
     assert Run.read(run).time_by_part() == PARTS | {"rest": 0.5}
     (run / "result.json").unlink()
     assert Run.read(run).time_by_part() == {}
