@@ -136,7 +136,7 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
             runs[path] = run
         except (UsageError, OSError) as error:  # a run of another user may not be readable
             paths = places(name, runs_dir)
-            if not any(path.exists() or path.is_symlink() for path in paths):
+            if not any(path.exists() for path in paths):
                 raise
             reason = str(error)
             for path in paths:

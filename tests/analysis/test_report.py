@@ -14,7 +14,7 @@ from PIL import Image
 
 from browser import open_page
 from finished_runs import add_scalars, add_videos, edit_params, make_run
-from lib.analysis import curves, report, run_data
+from lib.analysis import curves, report
 from lib.analysis.run_data import Run, select_runs
 from lib.system import files
 
@@ -250,19 +250,6 @@ def test_names_and_models_that_cannot_be_shown_are_skipped_without_their_folder(
     assert [reason.split()[0] for reason in reasons] == ["new", "pong"]
 
 
-def test_a_run_that_may_not_be_read_is_skipped_with_a_note(tmp_path, monkeypatch):
-    def read(run):
-        if run == other:
-            raise PermissionError(13, "Permission denied", str(run))
-        return before(run)
-
-    good, other, before = make_run(tmp_path / "good"), make_run(tmp_path / "other"), run_data.read_params
-    monkeypatch.setattr(run_data, "read_params", read)
-    [found], [reason] = select_runs([str(good), str(other)], tmp_path)
-    assert found.path == good
-    assert "Permission denied" in reason
-
-
 def test_runs_of_which_none_can_be_shown_and_names_that_do_not_exist_are_refused(refused, runs, tmp_path):
     run = make_run(tmp_path / "run", episodes=0)
     message = refused(REPORT, run)
@@ -270,15 +257,6 @@ def test_runs_of_which_none_can_be_shown_and_names_that_do_not_exist_are_refused
     assert message.count("\n") == 1
     assert "there is no run folder 'runn'" in refused(REPORT, runs[0], "runn")
     assert "there is no run folder 'runn'" in refused(COMPARE, runs[0], "runn")
-
-
-@pytest.mark.parametrize("script", [REPORT, COMPARE])
-def test_a_link_to_nowhere_among_the_runs_is_skipped_with_a_note(ends, runs, tmp_path, small_pictures, script):
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    options = ("--output", tmp_path / "report") if script == REPORT else ()
-    code, output, errors = ends(script, *runs, tmp_path / "link", *options)
-    assert code == 0
-    assert "there is no run" in output + errors
 
 
 def test_pictures_name_game_script_and_seeds(monkeypatch, runs):
