@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Print the ladder: each script's parent, its changed lines, what it keeps, lines of lib and to read, and its speed.
 
-Lines of lib: all modules of lib that importing the script imports. Lines to read: the script and the files of lib that
-its Read line names; a reader of a rung has read its parent. Both count whole files, as `wc -l` does.
+Lines of lib: all modules of lib that importing the script imports. Lines to read: the script, and what its Read line
+names: files of lib, or one thing in them. A reader of a rung has read its parent. Comments count, too.
 `./chapter09.py tables` puts chapter 9's part into docs/chapter09.md, and the speeds and lines into the README.
 """
 
 import ast
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import lab
@@ -89,18 +89,27 @@ def _imported_names(node: ast.AST) -> Iterator[str]:
             yield from _imported_names(child)
 
 
-def files_to_read(script: Path) -> list[Path]:
-    """Return a script and the files of lib that the Read line of its docstring names."""
-    return [script, *(lab.PROJECT / name for name in re.findall(r"lib/[\w/]+\.py", header(script)["Read"]))]
+def count_lines(file: Path, name: str = "") -> int:
+    """Return the number of lines of a file, or of a class, function or constant in it.
 
-
-def count_lines(files: Iterable[Path]) -> str:
-    return f"{sum(len(file.read_text().splitlines()) for file in files):,}"
+    Raises:
+        ValueError: if the file has nothing of this name.
+    """
+    text = file.read_text()
+    if not name:
+        return len(text.splitlines())
+    for node in ast.parse(text).body:
+        names = [child.id for child in ast.iter_child_nodes(node) if isinstance(child, ast.Name)]
+        if name in (getattr(node, "name", None), *names[:1]) and node.end_lineno is not None:
+            return node.end_lineno - node.lineno + 1
+    raise ValueError(f"{file} has no {name}, which a script's Read line names")
 
 
 def lines_of(script: Path) -> tuple[str, str]:
     """Return the number of lines of lib that a script imports, and of those that its reader reads."""
-    return count_lines(imported_files(script)), count_lines(files_to_read(script))
+    named = re.findall(r"(?:(\w+) in )?(lib/[\w/]+\.py)", header(script)["Read"])
+    to_read = count_lines(script) + sum(count_lines(lab.PROJECT / file, name) for name, file in named)
+    return f"{sum(map(count_lines, imported_files(script))):,}", f"{to_read:,}"
 
 
 def rows() -> Iterator[tuple[str, ...]]:

@@ -60,13 +60,15 @@ def test_the_lines_of_lib_are_those_of_the_modules_that_python_loads():
     assert ladder.imported_files(script) == loaded
 
 
-def test_the_lines_to_read_are_those_of_the_script_and_of_the_files_that_its_header_names():
-    files = ladder.files_to_read(lab.PROJECT / "chapter09/06_fast_learner.py")
-    assert [str(file.relative_to(lab.PROJECT)) for file in files] == [
-        "chapter09/06_fast_learner.py",
-        "lib/nets/precision.py",
-        "lib/dqn_model.py",
-    ]
+def test_the_lines_to_read_are_those_of_the_script_and_of_what_its_header_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(lab, "PROJECT", tmp_path)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/one.py").write_text("x = 1\n\n\nclass One:\n    y = 2\n\n    z = 3\n")
+    (tmp_path / "lib/two.py").write_text("import lib.one\n\n\ndef two():\n    from lib import three\n")
+    (tmp_path / "lib/three.py").write_text("x = 1\n")
+    script = tmp_path / "script.py"
+    script.write_text('"""Idea.\n\nRead    One in lib/one.py, then\n        lib/two.py\n"""\nfrom lib import two\n')
+    assert ladder.lines_of(script) == ("12", str(6 + 4 + 5))
 
 
 def test_means_are_over_the_last_steps_and_the_goal_of_blocks_depends_on_the_random_player():
