@@ -5,7 +5,7 @@ import io
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import matplotlib
 import numpy as np
@@ -37,7 +37,7 @@ SETTINGS: dict[Any, Any] = {
 PARTS = ("act", "environment", "store", "wait", "sample", "learn", "rest")  # of an iteration, in their order
 MIN_LABELLED_PERCENT = 8
 
-Column = pd.Series | Sequence[float]
+Column: TypeAlias = pd.Series | Sequence[float]
 
 
 def draw_png(draw: Callable[[], Figure]) -> bytes:
@@ -105,7 +105,7 @@ def draw_returns(
         _draw_group(axes, group.label, curves, number)
         for points in (evaluations or {}).get(group.label, ()):
             axes.plot(points.x, points.y, "D", color=colour, markersize=4, markeredgewidth=0)
-    goals = {run.hyperparameters.get("stop_reward") for group in groups for run in group.runs}
+    goals: set[Any] = {run.hyperparameters.get("stop_reward") for group in groups for run in group.runs}
     for goal in goals - {None}:
         axes.axhline(goal, color=INK, linewidth=1, linestyle="--")
     axes.set(xlabel="agent steps" if against == "steps" else "minutes", ylabel=f"return, mean of the last {WINDOW}")
