@@ -43,23 +43,30 @@ class Window:
         pygame.display.set_caption(title)
         self._frames_per_second = frames_per_second
         self._clock = pygame.time.Clock()
-        self._surface: Any = None
+        self._is_open = False
 
     def show(self, frame: np.ndarray) -> None:
         """Show an RGB frame, (height, width, 3) uint8, and wait until the next one is due.
 
-        The window has the size of the first frame. A person may resize it, which scales the frames.
+        The window has the size of the first frame. If a person resizes it, frames keep their proportions.
 
         Raises:
             WindowClosed: if the window has been closed.
         """
-        pygame, frame = self._pygame, enlarge(frame)
-        height, width = frame.shape[:2]
-        if self._surface is None:
-            self._surface = pygame.display.set_mode((width, height), pygame.RESIZABLE | pygame.SCALED)
+        pygame, picture = self._pygame, enlarge(frame).swapaxes(0, 1)
+        width, height = picture.shape[:2]
+        if not self._is_open:
+            pygame.display.set_mode((width, height), pygame.RESIZABLE)
+            self._is_open = True
         if any(event.type == pygame.QUIT for event in pygame.event.get()):
             raise WindowClosed
-        pygame.surfarray.blit_array(self._surface, frame.swapaxes(0, 1))
+        surface = pygame.display.get_surface()
+        factor = min(surface.get_width() / width, surface.get_height() / height)
+        scale = pygame.transform.scale if factor.is_integer() else pygame.transform.smoothscale
+        size = max(1, round(width * factor)), max(1, round(height * factor))
+        surface.fill((0, 0, 0))
+        scaled = scale(pygame.surfarray.make_surface(picture), size)
+        surface.blit(scaled, scaled.get_rect(center=surface.get_rect().center))
         pygame.display.flip()
         self._clock.tick(self._frames_per_second)
 

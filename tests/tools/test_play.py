@@ -60,10 +60,13 @@ def test_a_window_can_be_resized_and_closed(display):
     frame = np.zeros((400, 600, 3), np.uint8)
     frame[:, :300] = 200
     window.show(frame)
-    surface = pygame.display.get_surface()
-    assert surface.get_flags() & pygame.RESIZABLE
-    assert surface.get_flags() & pygame.SCALED  # the frame keeps its proportions
-    assert (pygame.surfarray.array3d(surface).swapaxes(0, 1) == frame).all()
+    assert pygame.display.get_surface().get_flags() & pygame.RESIZABLE
+    pygame.display.set_mode((600, 800), pygame.RESIZABLE)  # as a person does with the mouse
+    window.show(frame)
+    shown = pygame.surfarray.array3d(pygame.display.get_surface()).swapaxes(0, 1)
+    assert shown.shape == (800, 600, 3)
+    assert (shown[200:600] == frame).all()  # in the middle, with its proportions
+    assert not shown[:200].any()
     pygame.event.post(pygame.event.Event(pygame.QUIT))
     with pytest.raises(WindowClosed):
         window.show(frame)
