@@ -105,11 +105,11 @@ def count_lines(file: Path, name: str = "") -> int:
     raise ValueError(f"{file} has no {name}, which a script's Read line names")
 
 
-def lines_of(script: Path) -> tuple[str, str]:
+def lines_of(script: Path) -> tuple[int, int]:
     """Return the number of lines of lib that a script imports, and of those that its reader reads."""
     named = re.findall(r"(?:(\w+) in )?(lib/[\w/]+\.py)", header(script)["Read"])
     to_read = count_lines(script) + sum(count_lines(lab.PROJECT / file, name) for name, file in named)
-    return f"{sum(map(count_lines, imported_files(script))):,}", f"{to_read:,}"
+    return sum(map(count_lines, imported_files(script))), to_read
 
 
 def rows() -> Iterator[tuple[str, ...]]:
@@ -122,7 +122,8 @@ def rows() -> Iterator[tuple[str, ...]]:
         origin = (
             ("none", "") if old is None else (str(old.relative_to(lab.PROJECT)), str(len(changed_lines(old, script))))
         )
-        yield name, *origin, keeps, *lines_of(script), ", ".join(measured.get(name, []))
+        lines = [f"{number:,}" for number in lines_of(script)]
+        yield name, *origin, keeps, *lines, ", ".join(measured.get(name, []))
 
 
 HEADER = ("script", "parent", "changed lines", "keeps", *LINES, "agent steps/s")
@@ -162,11 +163,13 @@ def speed_table() -> str:
     """Return a row per script of chapter 9 and of PPO: its idea, its lines, its speed and its ratio to the baseline."""
     rows = []
     for rung, speed, ratio in medians():
+        imported, to_read = lines_of(lab.PROJECT / script_of(rung))
         rows.append(
             (
                 f"`{rung}`",
                 IDEAS.get(rung) or IDEAS[rung.split()[0]],
-                *lines_of(lab.PROJECT / script_of(rung)),
+                f"{round(imported, -2):,}",  # rounded, because every change of lib/run changes it
+                f"{to_read:,}",
                 f"{speed:,.0f}",
                 f"{ratio:.{1 if ratio >= 10 else 2}f}",
             )

@@ -68,7 +68,7 @@ def test_the_lines_to_read_are_those_of_the_script_and_of_what_its_header_names(
     (tmp_path / "lib/three.py").write_text("x = 1\n")
     script = tmp_path / "script.py"
     script.write_text('"""Idea.\n\nRead    One in lib/one.py, then\n        lib/two.py\n"""\nfrom lib import two\n')
-    assert ladder.lines_of(script) == ("12", str(6 + 4 + 5))
+    assert ladder.lines_of(script) == (12, 6 + 4 + 5)
 
 
 def test_means_are_over_the_last_steps_and_the_goal_of_blocks_depends_on_the_random_player():
