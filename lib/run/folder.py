@@ -226,20 +226,21 @@ def describe(script: str, params: RunParameters, options: RunOptions, net: nn.Mo
     }
 
 
-def describe_network(net: nn.Module) -> dict[str, str | None]:
-    """Return the class of a network, and what builds it: None for a class of lib, otherwise FILE.py:NAME.
+def describe_network(net: nn.Module) -> dict[str, Any]:
+    """Return what builds a network: {"class": "module:Name", "options": {...}} for a class of lib.
 
-    NAME stands for a function that the user has to write, for a class of a package, of a function or of a notebook.
+    For another class, it is {"builder": "FILE.py:NAME"}. NAME stands for a function that the user has to write, for a
+    class of a package, of a function or of a notebook.
     """
-    kind = type(getattr(net, "_orig_mod", net))  # torch.compile wraps the network
-    builder = None
-    if kind.__module__.partition(".")[0] != "lib":
-        file, name = sys.argv[0], "NAME"
-        with suppress(OSError, TypeError):  # a cell of a notebook is no file
-            if kind.__qualname__ == kind.__name__ and "site-packages" not in inspect.getfile(kind):
-                file, name = inspect.getfile(kind), kind.__name__
-        builder = f"{os.path.abspath(file)}:{name}"
-    return {"class": kind.__name__, "builder": builder}
+    net = getattr(net, "_orig_mod", net)  # torch.compile wraps the network
+    kind = type(net)
+    if kind.__module__.startswith("lib."):
+        return {"class": f"{kind.__module__}:{kind.__name__}", "options": net.options}
+    file, name = sys.argv[0], "NAME"
+    with suppress(OSError, TypeError):  # a cell of a notebook is no file
+        if kind.__qualname__ == kind.__name__ and "site-packages" not in inspect.getfile(kind):
+            file, name = inspect.getfile(kind), kind.__name__
+    return {"builder": f"{os.path.abspath(file)}:{name}"}
 
 
 def session(options: RunOptions) -> dict[str, Any]:
