@@ -7,8 +7,14 @@ from lib.analysis import curves, intervals
 from lib.analysis.curves import Series, common_band
 
 
+def shared_band(runs, points):
+    band = common_band(runs, points)
+    assert band is not None
+    return band
+
+
 def test_the_band_of_runs_that_have_not_ended_covers_the_range_that_all_share():
-    grid, band = common_band([Series.of([0, 10], [0, 10]), Series.of([5, 15], [20, 40])], points=2)
+    grid, band = shared_band([Series.of([0, 10], [0, 10]), Series.of([5, 15], [20, 40])], 2)
     assert grid.tolist() == [5, 10]
     assert band.low.tolist() == [5, 10]
     assert band.high.tolist() == [20, 30]
@@ -17,17 +23,17 @@ def test_the_band_of_runs_that_have_not_ended_covers_the_range_that_all_share():
 
 def test_runs_that_have_ended_carry_their_last_value_on():
     short, long = Series.of([0, 10], [-20, 18], ended=True), Series.of([0, 20], [-20, 18], ended=True)
-    grid, band = common_band([short, long], points=5)
+    grid, band = shared_band([short, long], 5)
     assert grid.tolist() == [0, 5, 10, 15, 20]
     assert (band.centre[-1], band.low[-1], band.high[-1]) == (18, 18, 18)  # both were solved
     running = Series.of([0, 12], [-20, 0])
-    grid, _ = common_band([short, long, running], points=3)
+    grid, _ = shared_band([short, long, running], 3)
     assert grid.tolist() == [0, 6, 12]  # nobody knows how the third run goes on
 
 
 def test_three_runs_have_their_interquartile_mean_and_interval():
     runs = [Series.of([0, 1], [value, 2 * value]) for value in (1.0, 2.0, 6.0)]
-    _, band = common_band(runs, points=2)
+    _, band = shared_band(runs, 2)
     centre, low, high = intervals.interval(np.array([1.0, 2.0, 6.0]))
     for values, expected in ((band.centre, centre), (band.low, low), (band.high, high)):
         assert values == pytest.approx(np.array([1, 2]) * expected)
