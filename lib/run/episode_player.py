@@ -86,7 +86,7 @@ class EpisodePlayer:
         return self.result
 
     def _show(self, state: Any) -> None:
-        self.state = np.asarray(state)
+        self.state = np.array(state)  # a copy, because states of frames are read-only, and torch warns
         self._digest.update(self.state.tobytes())
 
 
