@@ -64,8 +64,7 @@ class DQN(nn.Module):
         options: dict[str, Any] = {"dueling": dueling, "hidden": hidden, "sigma": sigma}
         options |= {"noise": noise if sigma else None, "support": support, "normalise": normalise}
         self.options = {name: value for name, value in options.items() if value}
-        self.n_actions = int(n_actions)  # Discrete.n is a numpy integer, which torch.compile does not support
-        self.atoms = 1 if support is None else support[2]
+        atoms = 1 if support is None else support[2]
         self.register_buffer("support", None if support is None else losses.support(*support))
         self.split = MaskSplitter(space)
         encoder = make_encoder if normalise else PlainEncoder
@@ -80,8 +79,8 @@ class DQN(nn.Module):
         def make_stream(outputs: int) -> nn.Sequential:
             return nn.Sequential(linear(self.conv.features, hidden), nn.ReLU(), linear(hidden, outputs))
 
-        self.advantage = make_stream(n_actions * self.atoms)
-        self.value = make_stream(self.atoms) if dueling else None
+        self.advantage = make_stream(n_actions * atoms)
+        self.value = make_stream(atoms) if dueling else None
         self._noisy_layers = [layer for layer in self.modules() if isinstance(layer, noisy.NoisyLinear)]
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -98,8 +97,7 @@ class DQN(nn.Module):
         """
         states, allowed = self.split(states)
         outputs = self._outputs(states)
-        predicted = outputs.squeeze(-1) if self.support is None else F.log_softmax(outputs, dim=-1)
-        return mask_invalid(predicted, allowed)
+        return mask_invalid(outputs if self.support is None else F.log_softmax(outputs, dim=-1), allowed)
 
     def values(self, predicted: torch.Tensor) -> torch.Tensor:
         """Convert the output of `predict` to values (batch, n_actions): the means of return distributions."""
@@ -118,20 +116,23 @@ class DQN(nn.Module):
         return losses.select_actions(predicted, values.argmax(1))
 
     def _outputs(self, states: torch.Tensor) -> torch.Tensor:
-        """Return values or logits, (batch, n_actions, atoms) float32."""
+        """Return values, (batch, n_actions), or logits, (batch, n_actions, atoms), in float32."""
         advantages, value = self._streams(states)
-        if value is None:
-            return advantages
-        return value[:, None] + advantages - advantages.mean(dim=1, keepdim=True)
+        return advantages if value is None else value + advantages - advantages.mean(dim=1, keepdim=True)
 
     def _streams(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the advantages, (batch, n_actions, atoms), and the value, (batch, atoms) or None, in float32."""
+        """Return the advantages, (batch, n_actions), and the value, (batch, 1) or None, in float32.
+
+        With a support, they are (batch, n_actions, atoms) and (batch, 1, atoms).
+        """
         with torch.autocast(states.device.type, self.dtype, enabled=self.dtype != torch.float32):
             features = self.conv(states)
-            advantages: torch.Tensor = self.advantage(features).unflatten(1, (self.n_actions, self.atoms))
-            value = None if self.value is None else self.value(features)
-        # The streams are added in float32, because bfloat16 would lose small differences between actions.
-        return advantages.float(), None if value is None else value.float()
+            # The streams are added in float32, because bfloat16 would lose small differences between actions.
+            advantages = self.advantage(features).float()
+            value = None if self.value is None else self.value(features).float()
+        if self.support is None:
+            return advantages, value
+        return advantages.unflatten(1, (-1, len(self.support))), None if value is None else value[:, None]
 
     def adv_val(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the outputs of the two streams of a dueling network without a support.
@@ -140,7 +141,7 @@ class DQN(nn.Module):
         """
         advantages, value = self._streams(self.split(states)[0])
         assert value is not None
-        return advantages.squeeze(-1), value
+        return advantages, value
 
     def normalise_by(self, states: torch.Tensor) -> None:
         """Fit the input normalisation, if the network has one, to these states; see NormalisingEncoder.normalise_by."""

@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -84,10 +83,6 @@ def test_an_image_with_channels_last_is_refused():
         ValueError, match=r"\(84, 84, 1\) has its channels last; .* pytorch_img=True or frame_stack=True"
     ):
         dqn_model.DQN((84, 84, 1), 6)
-
-
-def test_a_numpy_number_of_actions_becomes_an_int_for_torch_compile():
-    assert type(dqn_model.DQN((3,), np.int64(2)).n_actions) is int
 
 
 def test_a_network_with_a_sigma_has_noisy_layers():

@@ -52,7 +52,7 @@ def test_each_of_two_different_gpus_is_asked_for_its_own_precision(monkeypatch):
 @pytest.mark.parametrize("options", [{}, {"normalise": True}, {"dueling": True, "support": (-2.0, 2.0, 5)}], ids=str)
 def test_a_compiled_network_gives_the_same_values(options):
     torch.manual_seed(0)
-    net = dqn_model.DQN((2, 36, 36), 6, **options)
+    net = dqn_model.DQN((2, 36, 36), np.int64(6), **options)  # as Discrete.n
     states = torch.randint(0, 256, (5, 2, 36, 36), dtype=torch.uint8)
     net.normalise_by(states)
     expected = net(states)
