@@ -10,11 +10,9 @@ from ignite.engine import Engine, Events
 from ptan.ignite import PeriodicEvents  # as the book's common does; otherwise ptan.ignite is the ignite package
 from torch import nn
 
-from lib import book
-from lib.book import SEED, Hyperparams, argparser, train_or_tune, tune_params
 from lib.dqn_model import DQN
 from lib.experience.batch import Batch
-from lib.experience.interface import CheckedReplay, EpsilonGreedy, EpsilonSchedule, Replay, Stopped
+from lib.experience.interface import CheckedReplay, EpsilonGreedy, EpsilonSchedule, ExperienceSource, Replay, Stopped
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters
 from lib.nets import losses
 from lib.run import setup
@@ -23,6 +21,8 @@ from lib.system import memory
 
 if TYPE_CHECKING:
     from ptan.experience import ExperienceFirstLast
+
+    from lib.book import SEED, Hyperparams, argparser, train_or_tune, tune_params
 
 __all__ = [
     "GAME_PARAMS",
@@ -49,6 +49,15 @@ memory.keep_freed_memory()
 BatchT = TypeVar("BatchT")
 
 
+def __getattr__(name: str) -> Any:
+    """Return one of the third edition's names, which this project's scripts don't use and don't import."""
+    from lib import book
+
+    if name not in __all__:
+        raise AttributeError(f"module 'lib.common' has no attribute {name!r}")
+    return getattr(book, name)
+
+
 def setup_ignite(
     engine: Engine,
     params: Any,
@@ -59,16 +68,24 @@ def setup_ignite(
     tuner_reward_min: float = -19.0,
     **options: Any,
 ) -> RunFolder:
-    """Attach everything that a run needs around its loop; see lib.run.setup.setup_ignite for the arguments.
+    """Attach everything that a run needs around its loop; see lib.run.setup.setup_ignite for the other arguments.
 
     If a new run saves DQNs that normalise their input, they are fitted to the states of its first batch.
 
     Args:
+        exp_source: experience source, or a plain PTAN source, with which no checkpoints are saved.
         tuner_reward_episode, tuner_reward_min: when a trial of the book's search ends; see book.stop_hopeless_trial.
     """
+    if not isinstance(exp_source, ExperienceSource):
+        from lib.run.ptan_source import adapt_source
+
+        exp_source = adapt_source(exp_source, engine, saved=options.get("save") is not None)
     run = setup.setup_ignite(engine, params, exp_source, run_name, extra_metrics, **options)
     PeriodicEvents().attach(engine)
-    book.stop_hopeless_trial(engine, params, tuner_reward_episode, tuner_reward_min)
+    if "tuner_mode" in vars(params):
+        from lib import book
+
+        book.stop_hopeless_trial(engine, params, tuner_reward_episode, tuner_reward_min)
     nets = [net for net in (options.get("save") or {}).values() if isinstance(net, DQN) and "normalise" in net.options]
     engine.add_event_handler(Events.ITERATION_STARTED(once=1), _normalise_by_first_batch, nets)
     return run

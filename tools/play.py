@@ -22,8 +22,9 @@ from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import Window, WindowClosed, action_names, add_score_panel
 from lib.errors import UsageError
 from lib.run.episode_player import EpisodePlayer, EpisodeResult
+from lib.run.episodes import VIDEOS
 from lib.run.policy import EpsilonGreedyPolicy
-from lib.run.videos import FOLDER, FrameSink, Video, frames_per_second
+from lib.run.videos import FrameSink, Video, frames_per_second
 from lib.system.log import TaskProgress
 
 import numpy as np
@@ -88,7 +89,7 @@ def main() -> None:
         return player.play(policy, args.seed, number, watch=lambda states: sink(frame_of(states)))
 
     if args.record:
-        record_videos(play, args.episodes, args.run / FOLDER, agent.step, rate)
+        record_videos(play, args.episodes, args.run / VIDEOS, agent.step, rate)
     else:
         watch_in_window(play, args.episodes, f"{agent.env_id}, {args.run.name}", rate)
 

@@ -3,6 +3,7 @@
 import csv
 import logging
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -23,6 +24,8 @@ WINDOW = 100
 
 # Weight of the old average in avg_reward and avg_loss, as in ptan.
 SMOOTHING = 0.98
+
+VIDEOS = "videos"  # folder in the run folder
 
 CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
 
@@ -202,3 +205,11 @@ class EpisodeFile:
 def format_return(value: float) -> str:
     """Format a return with two decimals, or three significant digits if it is huge, or small but no rounding error."""
     return f"{value:.3g}" if 1e-9 < abs(value) < 0.01 or abs(value) >= 1e9 else f"{value:.2f}"
+
+
+def remove_videos(run: Path, number: int) -> None:
+    """Remove the videos of episodes after `number`, which a resumed run will record again."""
+    for path in (run / VIDEOS).glob("episode-*.webm"):
+        match = re.fullmatch(r"episode-(\d+)-return-.*\.webm", path.name)
+        if match and int(match[1]) > number:
+            path.unlink()

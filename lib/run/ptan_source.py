@@ -80,10 +80,8 @@ class PtanSource(ExperienceSource):
         raise NotImplementedError
 
 
-def adapt_source(source: ExperienceSource | RewardsSource, engine: Engine, saved: bool) -> ExperienceSource:
-    """Return the source itself, or an adapter if it is a plain PTAN source, which a run that is `saved` cannot have."""
-    if isinstance(source, ExperienceSource):
-        return source
+def adapt_source(source: object, engine: Engine, saved: bool) -> PtanSource:
+    """Return an adapter for a plain PTAN source, which a run that is `saved` cannot have."""
     if not isinstance(source, RewardsSource):
         raise TypeError(f"{source!r} is no experience source: it has no method pop_rewards_steps")
     if saved:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ignite.engine import Engine, Events
 from torch import nn
@@ -19,7 +19,7 @@ from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
 from lib.experience.interface import ExperienceSource
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
-from lib.run import console, curve, tracking, videos
+from lib.run import console, curve
 from lib.run.checkpoint import (
     Checkpoints,
     Iteration,
@@ -31,13 +31,12 @@ from lib.run.checkpoint import (
     restore_files,
 )
 from lib.run.console import Screen, continue_command
-from lib.run.episodes import EpisodeFile, Episodes
+from lib.run.episodes import EpisodeFile, Episodes, remove_videos
 from lib.run.evaluation import EPISODES_BETWEEN, PeriodicEvaluation, evaluate_at_end
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_as_last, register_events
 from lib.run.folder import GrowingFiles, RunFolder, describe, read_json, write_json
 from lib.run.options import RunOptions, options_of_book
 from lib.run.policy import GreedyPolicy
-from lib.run.ptan_source import RewardsSource, adapt_source
 from lib.run.speed import Speed
 from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper
 from lib.run.tensorboard import FigureFunction, TensorBoard
@@ -46,13 +45,17 @@ from lib.system.clock import since_process_start
 from lib.system.log import show_progress, start_console
 from lib.system.seeds import RandomState, undisturbed
 
+if TYPE_CHECKING:
+    from lib.run.tracking import Tracker
+    from lib.run.videos import Recorder
+
 log = logging.getLogger(__name__)
 
 
 def setup_ignite(
     engine: Engine,
     params: RunParameters | SimpleNamespace,
-    exp_source: ExperienceSource | RewardsSource,
+    source: ExperienceSource,
     run_name: str,
     extra_metrics: Sequence[str] = (),
     *,
@@ -66,7 +69,7 @@ def setup_ignite(
         engine: training engine, which runs once. Its process function returns at least {"loss": float}. Every value is
             written as train/<name>. If a value is a function, its result at that moment is written.
         params: hyperparameters, or a namespace with the book's fields.
-        exp_source: experience source, or a plain PTAN source, with which no checkpoints are saved.
+        source: experience source.
         run_name: name of the script.
         extra_metrics: names of further engine.state.metrics to write as train/<name>.
         args: options from the command line; None for a new run with the defaults, in runs/ of the current folder.
@@ -86,7 +89,7 @@ def setup_ignite(
     """
     start_console()
     params, options, figures = as_hyperparameters(params), args or options_of_book(), figures or {}
-    source, net = adapt_source(exp_source, engine, saved=save is not None), _require_network(save, options)
+    net = _require_network(save, options)
     show_progress(not options.quiet)
     began = 0.0 if options.owns_process else since_process_start()
     time_limit = None if options.time_limit is None else began + options.time_limit
@@ -104,7 +107,7 @@ def setup_ignite(
         source.stop_asked = stopper.should_stop
         steps, stopped = stopper.steps, stopper.interrupted
         periodic: PeriodicEvaluation | None = None
-        recorder: videos.Recorder | None = None
+        recorder: Recorder | None = None
         with undisturbed():
             if net is not None and options.evaluate_every:
                 envs = [make_env(params.env_name) for _ in range(EPISODES_BETWEEN)]
@@ -113,6 +116,8 @@ def setup_ignite(
                     options.evaluate_every, GreedyPolicy(net), envs, options.seed, steps, stopped
                 )
             if options.record_every:
+                from lib.run import videos  # few runs need it
+
                 replayer = videos.EpisodeReplayer(params.env_name)
                 opened.append(replayer)
                 recorder = videos.Recorder(replayer, folder.path, options.record_every, episodes, speed.paused, stopped)
@@ -136,14 +141,16 @@ def setup_ignite(
             _require_steps_left(folder, options, episodes, warm_up, stopper.step_limit)
             source.start()
         settings = {"script": run_name, "seed": options.seed, **options.knobs, **dataclasses.asdict(params)}
-        tracker: tracking.Tracker | None = None
+        tracker: Tracker | None = None
         if options.track:
+            from lib.run import tracking
+
             tracker = tracking.start(options.track, folder.path, settings, steps)
             undo.callback(tracker.fail)
         if options.resume:  # the run is accepted, and its files change from here on
             folder.add_session()
             restore_files(folder, content, source.steps_done)
-            videos.cut_back(folder.path, episodes.count)
+            remove_videos(folder.path, episodes.count)
         board = TensorBoard(folder.path, tracker)
         undo.callback(board.close)
 

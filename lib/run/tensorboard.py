@@ -15,10 +15,11 @@ from lib.run.episodes import SMOOTHING, Episodes
 from lib.run.evaluation import PeriodicEvaluation
 from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.run.speed import Speed
-from lib.run.tracking import Tracker
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from lib.run.tracking import Tracker
 
 # torch's hparams has no type annotations.
 make_hparams_summaries: Callable[..., Sequence[Any]] = hparams
@@ -38,7 +39,7 @@ class FigureFunction(Protocol):
 class _Writer(SummaryWriter):
     """torch's writer. A tracker gets its scalars, too."""
 
-    def __init__(self, folder: Path, tracker: Tracker | None):
+    def __init__(self, folder: Path, tracker: "Tracker | None"):
         super().__init__(log_dir=str(folder))
         self.tracker = tracker
 
@@ -58,7 +59,7 @@ class _Logger(TensorboardLogger):
 class TensorBoard:
     """TensorBoard's files in a run folder, written by ignite's handlers. A tracker gets the same scalars."""
 
-    def __init__(self, folder: Path, tracker: Tracker | None = None):
+    def __init__(self, folder: Path, tracker: "Tracker | None" = None):
         self.average = RunningAverage(output_transform=lambda output: output["loss"], alpha=SMOOTHING)
         self.logger = _Logger(_Writer(folder, tracker))
         self.tracker = tracker

@@ -9,7 +9,6 @@ import dataclasses
 import logging
 import math
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -26,13 +25,11 @@ from lib.envs.atari import frame_skip, is_atari, reset_with_no_ops
 from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
 from lib.experience.episodes import Episode, EpisodeTrace
-from lib.run.episodes import Episodes
+from lib.run.episodes import VIDEOS, Episodes
 from lib.run.evaluation import Untimed
 from lib.system.seeds import undisturbed
 
 log = logging.getLogger(__name__)
-
-FOLDER = "videos"
 
 CODEC = "VP80"  # every browser plays VP8 in WebM, and OpenCV includes the encoder
 MIN_SIDE = 320  # smaller frames are enlarged until their shorter side has this many pixels
@@ -270,7 +267,7 @@ class Recorder:
     """Function that records the newest episode if it is an n-th one. It returns the path in the run folder, or ""."""
 
     replayer: EpisodeReplayer
-    run: Path  # run folder; videos are written to its subfolder FOLDER
+    run: Path  # run folder; videos are written to its subfolder VIDEOS
     every: int
     episodes: Episodes
     untimed: Untimed
@@ -293,7 +290,7 @@ class Recorder:
         if episode.trace is None:
             log.info("No video of episode %d: it ended before the run was resumed.", number)
             return ""
-        with Video(self.run / FOLDER / "episode.part.webm", self.replayer.frames_per_second) as video:
+        with Video(self.run / VIDEOS / "episode.part.webm", self.replayer.frames_per_second) as video:
             playback = self.replayer.play(episode, episode.trace(), video.write, self.stopped)
             if playback is None:
                 log.info("No video of episode %d: the run is stopping.", number)
@@ -307,18 +304,10 @@ class Recorder:
             else:
                 path = video.keep(f"episode-{number}-return-{episode.total:.7g}.webm")
                 self.on_video(path)
-                return f"{FOLDER}/{path.name}"
+                return f"{VIDEOS}/{path.name}"
         return ""
 
     def _warn_once(self, message: str, *values: Any) -> None:
         if message not in self._warned:
             log.warning(f"{message} Such episodes get no video. This warning is shown once.", *values)
         self._warned.add(message)
-
-
-def cut_back(run: Path, number: int) -> None:
-    """Remove the videos of episodes after `number`, which a resumed run will record again."""
-    for path in (run / FOLDER).glob("episode-*.webm"):
-        match = re.fullmatch(r"episode-(\d+)-return-.*\.webm", path.name)
-        if match and int(match[1]) > number:
-            path.unlink()

@@ -299,14 +299,14 @@ def test_plain_sources_and_buffers_of_ptan_run_until_the_game_is_solved(tmp_path
     buffer = ptan.experience.ExperienceReplayBuffer(source, buffer_size=50)
     engine = Engine(lambda engine, batch: {"loss": 1.0, "epsilon": 0.5})
     args, params = RunOptions(runs_dir=tmp_path), dataclasses.replace(SMALL, **GOAL)
-    run = setup_ignite(engine, params, source, "book", args=args)
+    run = common.setup_ignite(engine, params, source, "book", args=args)
     state = engine.run(common.batch_generator(buffer, 10, 4))
     assert state.stopped == "solved"  # type: ignore[attr-defined]
     assert state.metrics["avg_steps"] == pytest.approx(5.0)
     with pytest.raises(TypeError, match="cannot be saved in a checkpoint"):
-        setup_ignite(Engine(lambda *_: None), SMALL, source, "book", args=args, save={"net": Linear(1)})
+        common.setup_ignite(Engine(lambda *_: None), SMALL, source, "book", args=args, save={"net": Linear(1)})
     with pytest.raises(UsageError, match="--resume needs the network"):
-        setup_ignite(Engine(lambda *_: None), SMALL, source, "book", args=RunOptions(resume=run.path))
+        common.setup_ignite(Engine(lambda *_: None), SMALL, source, "book", args=RunOptions(resume=run.path))
 
 
 def test_the_iterations_of_a_vector_source_of_ptan_are_counted_and_its_rewards_are_plain_numbers(tmp_path):
@@ -320,7 +320,7 @@ def test_the_iterations_of_a_vector_source_of_ptan_are_counted_and_its_rewards_a
     buffer = ptan.experience.ExperienceReplayBuffer(source, buffer_size=50)
     engine = Engine(lambda engine, batch: {"loss": 1.0})
     args = RunOptions(runs_dir=tmp_path, stop_after=100)
-    run = setup_ignite(engine, dataclasses.replace(SMALL, stop_reward=1000.0), source, "vector", args=args)
+    run = common.setup_ignite(engine, dataclasses.replace(SMALL, stop_reward=1000.0), source, "vector", args=args)
     engine.run(common.batch_generator(buffer, 32, 4))
     result = result_of(run.path)
     assert result["steps"] == 100

@@ -27,6 +27,7 @@ from lib.ppo.learner import PPOLearner, join_segments
 from lib.ppo.rollout import Agent, Sampler
 from lib.ppo.segments import Segments
 from lib.run import videos
+from lib.run.episodes import remove_videos
 from lib.run.videos import EpisodeReplayer, Video
 from running import BASELINE, CATCH, full_disk
 
@@ -341,7 +342,7 @@ def test_a_resume_removes_the_videos_of_undone_episodes(tmp_path, caplog):
     kept = {"episode-1-return-7.webm", "play-100-episode-7-return-1.webm", "episode-9-best.webm"}
     for name in (*kept, "episode-12-return--1.5.webm"):
         (recording.folder / name).touch()
-    videos.cut_back(tmp_path, 3)
+    remove_videos(tmp_path, 3)
     assert recording.files == kept
     assert recording.finish(Episode(1.0, 6, 60, 1.0)) == ""
     assert "No video of episode 1: it ended before the run was resumed" in caplog.text
