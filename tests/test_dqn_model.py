@@ -187,13 +187,6 @@ def test_the_best_action_is_selected_by_the_network_itself_or_by_another_one(sup
     assert not torch.equal(net.predict_best(states), net.predict_best(states, other))
 
 
-def test_every_forward_pass_draws_new_noise_in_training_mode_only():
-    net, states = dqn_model.DQN((3,), 4, sigma=0.5), torch.rand(5, 3)
-    assert not torch.allclose(net(states), net(states))
-    net.eval()
-    assert torch.equal(net(states), net(states))
-
-
 @pytest.mark.parametrize("learning", [True, False], ids=["learning", "acting"])
 @pytest.mark.parametrize(("noise", "rows"), [("factorised", 1), ("per-state", 5), ("independent", None)])
 def test_rows_share_noise_unless_it_is_per_state_and_layers_and_passes_never_do(monkeypatch, noise, rows, learning):
@@ -212,13 +205,6 @@ def test_rows_share_noise_unless_it_is_per_state_and_layers_and_passes_never_do(
     assert all(len(noise.unique(dim=0)) == (rows or len(noise)) for noise in drawn)
     for each, other in itertools.combinations(drawn, 2):
         assert each.shape != other.shape or not (each == other).any()
-
-
-@pytest.mark.parametrize("batch", [1, 2, 5, 3])
-def test_successive_batches_may_have_different_sizes(batch):
-    net = dqn_model.DQN((3,), 4, sigma=0.5)
-    for rows in (4, batch, 6):
-        assert net(torch.rand(rows, 3)).shape == (rows, 4)
 
 
 def test_a_bfloat16_network_is_close_to_float32_and_returns_float32():
