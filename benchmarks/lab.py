@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for lib outside .venv, and for the examples
 
 from lib.errors import UsageError
+from lib.run.arguments import usable_device
 from lib.run.folder import current_commit, versions
-from lib.run.options import usable_device
 from lib.system import machine
 from lib.system.files import PROJECT
 

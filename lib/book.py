@@ -17,8 +17,8 @@ from ignite.engine import Engine
 
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, as_hyperparameters
+from lib.run.arguments import usable_device
 from lib.run.events import EpisodeEvents
-from lib.run.options import usable_device
 from lib.system.log import install_command
 from lib.system.seeds import seed_everything
 

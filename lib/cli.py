@@ -16,9 +16,8 @@ from lib.envs import checked_env
 from lib.errors import Fault, UsageError, divisors
 from lib.hyperparameters import HYPERPARAMS, OWN, RunParameters, Setting, fitted, plain
 from lib.run import tracking
-from lib.run.arguments import Parser, resolve
+from lib.run.arguments import DEFAULT_RUNS_DIR, Parser, RunOptions, resolve, usable_device
 from lib.run.folder import find
-from lib.run.options import DEFAULT_RUNS_DIR, RunOptions, usable_device
 from lib.run.stopping import EXIT_CODES, Interrupted
 from lib.system import files, memory
 from lib.system.log import start_console

@@ -8,8 +8,8 @@ from filelock import FileLock
 from torch.utils.tensorboard import SummaryWriter
 
 from lib.hyperparameters import HYPERPARAMS
-from lib.run.folder import describe, read_params, write_json
-from lib.run.options import RunOptions
+from lib.run.arguments import RunOptions, describe
+from lib.run.folder import read_params, write_json
 from lib.run.videos import Video
 
 PARTS = {"act": 1.0, "environment": 2.0, "sample": 0.5, "learn": 4.0}  # seconds

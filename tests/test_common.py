@@ -17,7 +17,7 @@ from lib.experience.interface import Stopped
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.hyperparameters import HYPERPARAMS
-from lib.run.options import RunOptions
+from lib.run.arguments import RunOptions
 from oracles import td
 
 

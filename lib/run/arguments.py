@@ -1,4 +1,4 @@
-"""From a command line to the hyperparameters and options of a run: a new run, or one that is resumed."""
+"""Options of a run, and the way to them from the command line of a new run, or of one that is resumed."""
 
 import argparse
 import dataclasses
@@ -9,16 +9,78 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+import torch
+from torch import nn
+
 from lib.envs.preprocessing import without_options
 from lib.envs.single_env import reward_threshold
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, LONGEST_RUN_NAME, OWN, RunParameters, explain, plain, settings_of
-from lib.run.folder import find, read_params, trusted_id
-from lib.run.options import CHANGEABLE, DEFAULT_RUNS_DIR, RunOptions, usable_device
+from lib.run.folder import FORMAT, describe_network, find, read_params, session, trusted_id
+from lib.system.files import PROJECT
+
+DEFAULT_RUNS_DIR = PROJECT / "runs"
+
+# Options of scripts on which no result depends, so that a resumed run may change them.
+CHANGEABLE = frozenset({"async_envs", "engine", "patience", "address", "actor_cpus"})
+
+Values = dict[str, Any]  # of options or hyperparameters, by name
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """Values of the common command line options, with their defaults. See `--help` of any script.
+
+    Attributes:
+        stop_after: agent steps at which the run stops, warm-up included; None for the game's max_steps.
+        time_limit: seconds after which the run stops; None for no limit. They count from the start of the process, or
+            from setup_ignite if the script has no cli.main.
+        resume: folder of the run to resume; None for a new run.
+        init: folder of the run or model whose weights a new run starts with; None for random ones.
+        runs_dir: folder in which a new run's folder is created.
+        evaluate_every: agent steps between evaluations; None for no evaluations.
+        record_every: number of episodes between videos; None for no videos.
+        track: key of tracking.TRACKERS; None for no tracker.
+        game: key of the script's table of hyperparameters.
+        knobs: the script's own options by name. Each can be read as an attribute, too.
+        owns_process: whether cli.main runs the script: the process does nothing else, and takes --resume. A book's
+            script or a notebook may do other work before and after the run.
+        changes: suffix that follows the script's name in a new run's name, such as "-huber-seed2".
+    """
+
+    seed: int = 1
+    device: torch.device = dataclasses.field(default_factory=lambda: torch.device("cpu"))
+    stop_after: int | None = None
+    time_limit: int | None = None
+    resume: Path | None = None
+    init: Path | None = None
+    runs_dir: Path = DEFAULT_RUNS_DIR
+    quiet: bool = False
+    evaluate_every: int | None = None
+    record_every: int | None = None
+    track: str | None = None
+    game: str = "pong"
+    knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    owns_process: bool = False
+    changes: str = ""
+
+    def __post_init__(self) -> None:
+        """Accept names of devices, and texts and relative paths."""
+        object.__setattr__(self, "device", torch.device(self.device))
+        for name in ("resume", "init", "runs_dir"):
+            path = getattr(self, name)
+            object.__setattr__(self, name, None if path is None else Path(path).absolute())
+
+    def __getattr__(self, name: str) -> Any:
+        # Unpickling looks up attributes before `knobs` is set.
+        knobs = self.__dict__.get("knobs", {})
+        if name not in knobs:
+            raise AttributeError(f"no option {name!r}; the script's own options are {', '.join(knobs) or 'none'}")
+        return knobs[name]
+
 
 Argv = Sequence[str] | None
 Resolved = tuple[RunParameters, RunOptions]
-Values = dict[str, Any]  # of options or hyperparameters, by name
 
 # Options that all scripts share. All others are the script's own.
 COMMON = {"set", "config", "env_id", *(field.name for field in dataclasses.fields(RunOptions))}
@@ -159,6 +221,21 @@ def _usual_fields(hyperparams: Mapping[str, RunParameters], game: str, env_id: s
     return fields | {"env_name": env_id, "run_name": name, "stop_reward": goal, "milestone": None}
 
 
+def describe(script: str, params: RunParameters, options: RunOptions, net: nn.Module | None = None) -> Values:
+    """Return the content of params.json: the settings that reproduce the run, its network, and its first session."""
+    return {
+        "format": FORMAT,
+        "script": script,
+        "game": options.game,
+        "seed": options.seed,
+        "hyperparameters": dataclasses.asdict(params),
+        "knobs": options.knobs,
+        "init": options.init,
+        "network": {} if net is None else describe_network(net),
+        "sessions": [session(options.device)],
+    }
+
+
 def _resume(
     parser: Parser, argv: Argv, options: Values, defaults: Values, config: Config, recorded: Values
 ) -> Resolved:
@@ -239,3 +316,25 @@ def _changes(named: str | None, words: Iterable[str], before: Values, after: Val
 
 def _text(value: object) -> str:
     return "+".join(map(_text, value)) if isinstance(value, list | tuple) else str(value).removesuffix(".0")
+
+
+def options_of_book() -> RunOptions:
+    """Return the options of a script without our command line: torch's seed, and the GPU if CUDA is initialised."""
+    device = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")  # type: ignore[no-untyped-call]
+    return RunOptions(seed=torch.initial_seed() % 2**63, device=device, runs_dir=Path("runs"))
+
+
+def usable_device(name: str) -> torch.device:
+    """Return a device of this machine.
+
+    Raises:
+        UsageError: if this machine does not have the device.
+    """
+    available = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        available.append("mps")
+    if ("cuda:0" if name == "cuda" else name) not in available:
+        raise UsageError(
+            f"PyTorch {torch.__version__} finds no device {name!r} on this machine; use one of {', '.join(available)}"
+        )
+    return torch.device(name)

@@ -24,11 +24,11 @@ from lib.envs.preprocessing import without_options
 from lib.envs.single_env import module_of
 from lib.experience.episodes import Episode
 from lib.hyperparameters import RunParameters
+from lib.run.arguments import CHANGEABLE, RunOptions
 from lib.run.checkpoint import BEST
 from lib.run.episodes import WINDOW, Episodes, format_return
 from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.run.folder import read_params
-from lib.run.options import CHANGEABLE, RunOptions
 from lib.run.speed import Speed, format_rate
 from lib.run.stopping import NOT_FINITE, SOLVED
 from lib.system.clock import format_estimate, since_process_start

@@ -24,13 +24,13 @@ import numpy as np
 from ignite.engine import Engine, Events
 
 from lib.envs.single_env import make_env
+from lib.run.arguments import RunOptions
 from lib.run.checkpoint import LAST
 from lib.run.console import tool_command
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult, Policy, count_at_limit, play_together
 from lib.run.episodes import format_return
 from lib.run.events import TrainingEvents
 from lib.run.folder import RunFolder, write_json
-from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
 from lib.system.log import TaskProgress
 from lib.system.machine import cores

@@ -11,7 +11,6 @@ runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[=<value>][-<change>...][-seed<
     lock              locked file with the id of the process that works on the run
 """
 
-import dataclasses
 import hashlib
 import inspect
 import itertools
@@ -30,14 +29,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
 from lib.envs.preprocessing import without_options
 from lib.envs.single_env import module_of
 from lib.errors import UsageError
-from lib.hyperparameters import RunParameters
-from lib.run.options import RunOptions
 from lib.system import files, machine
 
 log = logging.getLogger(__name__)
@@ -48,14 +46,13 @@ CODE = ("lib", "chapter08", "chapter09", "distributed", "tools", "benchmarks", "
 
 
 class RunFolder:
-    """A new or resumed run folder, locked against other processes until `close`.
+    """A run folder, locked against other processes until `close`.
 
     Args:
-        name: what follows the time in the name of a new run's folder.
-        options: options, among them the parent folder of a new run or the folder to resume.
+        path: the folder, which exists.
+        is_new: whether it was made for a new run, not for one that is resumed.
 
     Attributes:
-        path: the run folder.
         checkpoints: its folder of checkpoints.
         result: path of its result.json, which a run that learns does not have.
 
@@ -63,12 +60,11 @@ class RunFolder:
         UsageError: if another process works on the run to resume, or if that run is a published model.
     """
 
-    def __init__(self, name: str, options: RunOptions):
-        if options.resume:
-            _refuse_model(options.resume)  # before the folder is locked, which would add a file to it
-        self.path = options.resume or _new_folder(options.runs_dir, name)
-        self.checkpoints, self.result = self.path / "checkpoints", self.path / "result.json"
-        self._options = options
+    def __init__(self, path: Path, is_new: bool):
+        if not is_new:
+            _refuse_model(path)  # before the folder is locked, which would add a file to it
+        self.path, self._is_new = path, is_new
+        self.checkpoints, self.result = path / "checkpoints", path / "result.json"
         self._lock = FileLock(self.path / "lock", timeout=1, thread_local=False)  # a tool may look for a moment
         try:
             self._lock.acquire()
@@ -78,11 +74,11 @@ class RunFolder:
         Path(self._lock.lock_file).write_text(str(os.getpid()))
         self.checkpoints.mkdir(exist_ok=True)
 
-    def add_session(self) -> None:
+    def add_session(self, device: torch.device) -> None:
         """Add this process to the sessions of a resumed run, and remove unfinished files of processes before it."""
         for leftover in (*self.path.rglob(".*.tmp"), *self.path.glob("videos/episode*.part.webm")):
             leftover.unlink()
-        recorded, current = read_params(self.path), session(self._options)
+        recorded, current = read_params(self.path), session(device)
         last = recorded["sessions"][-1]
         if last["commit"] != current["commit"]:
             log.warning(
@@ -94,13 +90,25 @@ class RunFolder:
 
     def leave(self, is_refused: bool) -> None:
         """Release the lock after an error, and remove the folder of a new run that is refused before it plays."""
-        if is_refused and not self._options.resume:
+        if is_refused and self._is_new:
             shutil.rmtree(self.path, ignore_errors=True)
         self.close()
 
     def close(self) -> None:
         """Release the lock. A second call does nothing."""
         self._lock.release()
+
+
+def new_folder(runs_dir: Path, name: str) -> Path:
+    """Create the folder of a new run; `name` follows the time in its name."""
+    stem = f"{datetime.now():%Y-%m-%dT%H%M}-{name.replace(os.sep, '-')}"
+    runs_dir.mkdir(parents=True, exist_ok=True)
+    for k in itertools.count(1):
+        path = runs_dir / (stem if k == 1 else f"{stem}-{k}")
+        with suppress(FileExistsError):
+            path.mkdir()
+            break
+    return path.resolve()
 
 
 class GrowingFiles:
@@ -211,21 +219,6 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
     files.write(file, json.dumps(content, indent=2, default=str, allow_nan=False) + "\n")
 
 
-def describe(script: str, params: RunParameters, options: RunOptions, net: nn.Module | None = None) -> dict[str, Any]:
-    """Return the content of params.json: the settings that reproduce the run, its network, and its first session."""
-    return {
-        "format": FORMAT,
-        "script": script,
-        "game": options.game,
-        "seed": options.seed,
-        "hyperparameters": dataclasses.asdict(params),
-        "knobs": options.knobs,
-        "init": options.init,
-        "network": {} if net is None else describe_network(net),
-        "sessions": [session(options)],
-    }
-
-
 def describe_network(net: nn.Module) -> dict[str, Any]:
     """Return what builds a network: {"class": "module:Name", "options": {...}} for a class of lib.
 
@@ -243,14 +236,14 @@ def describe_network(net: nn.Module) -> dict[str, Any]:
     return {"builder": f"{os.path.abspath(file)}:{name}"}
 
 
-def session(options: RunOptions) -> dict[str, Any]:
+def session(device: torch.device) -> dict[str, Any]:
     """Describe this process: command line, start time, code and machine. A resumed run has several sessions."""
     return {
         "argv": sys.argv,
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         "commit": current_commit(),
         "versions": versions(),
-        "machine": machine.machine(options.device),
+        "machine": machine.machine(device),
     }
 
 
@@ -290,14 +283,3 @@ def _refuse_model(run: Path) -> None:
             f"{run} has no step-* checkpoint, like a published model, so it cannot be resumed. Start a new run from "
             f"its network with --init {shlex.quote(str(run))}"
         )
-
-
-def _new_folder(runs_dir: Path, name: str) -> Path:
-    stem = f"{datetime.now():%Y-%m-%dT%H%M}-{name.replace(os.sep, '-')}"
-    runs_dir.mkdir(parents=True, exist_ok=True)
-    for k in itertools.count(1):
-        path = runs_dir / (stem if k == 1 else f"{stem}-{k}")
-        with suppress(FileExistsError):
-            path.mkdir()
-            break
-    return path.resolve()

@@ -20,6 +20,7 @@ from lib.errors import Fault, UsageError
 from lib.experience.interface import ExperienceSource
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
 from lib.run import console, curve
+from lib.run.arguments import RunOptions, describe, options_of_book
 from lib.run.checkpoint import (
     Checkpoints,
     Iteration,
@@ -34,8 +35,7 @@ from lib.run.console import Screen, continue_command
 from lib.run.episodes import EpisodeFile, Episodes, remove_videos
 from lib.run.evaluation import EPISODES_BETWEEN, PeriodicEvaluation, evaluate_at_end
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_as_last, register_events
-from lib.run.folder import GrowingFiles, RunFolder, describe, read_json, write_json
-from lib.run.options import RunOptions, options_of_book
+from lib.run.folder import GrowingFiles, RunFolder, new_folder, read_json, write_json
 from lib.run.policy import GreedyPolicy
 from lib.run.speed import Speed
 from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper
@@ -95,11 +95,12 @@ def setup_ignite(
     time_limit = None if options.time_limit is None else began + options.time_limit
     opened: list[Closable] = [source]  # and environments of evaluations and videos
     with ExitStack() as undo:  # a run that is refused leaves nothing open, no new folder, and the files of an old one
-        folder = RunFolder(f"{params.run_name}-{run_name}{options.changes}", options)
+        path = options.resume or new_folder(options.runs_dir, f"{params.run_name}-{run_name}{options.changes}")
+        folder = RunFolder(path, is_new=options.resume is None)
         undo.push(lambda kind, error, trace: folder.leave(isinstance(error, Exception) and not source.steps_done))
         undo.callback(lambda: close_all(opened))
         if not options.resume:
-            write_json(folder.path / "params.json", describe(run_name, params, options, net))
+            write_json(path / "params.json", describe(run_name, params, options, net))
         log.info("Run folder: %s", folder.path)
         episodes = Episodes(source, params.stop_reward, params.milestone, began)
         speed = Speed(source, params.log_every)
@@ -148,7 +149,7 @@ def setup_ignite(
             tracker = tracking.start(options.track, folder.path, settings, steps)
             undo.callback(tracker.fail)
         if options.resume:  # the run is accepted, and its files change from here on
-            folder.add_session()
+            folder.add_session(options.device)
             restore_files(folder, content, source.steps_done)
             remove_videos(folder.path, episodes.count)
         board = TensorBoard(folder.path, tracker)

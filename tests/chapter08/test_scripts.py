@@ -19,7 +19,7 @@ from lib.experience.ring import Batch
 from lib.hyperparameters import HYPERPARAMS
 from lib.nets import losses
 from lib.run import checkpoint
-from lib.run.options import RunOptions
+from lib.run.arguments import RunOptions
 from running import PROJECT, assignments, folder, run
 
 SCRIPTS = sorted((PROJECT / "chapter08").glob("0*.py"))

@@ -13,8 +13,8 @@ from lib import cli
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, PPO_FAST_HYPERPARAMS
 from lib.run import arguments
-from lib.run.folder import RunFolder, describe, write_json
-from lib.run.options import RunOptions
+from lib.run.arguments import RunOptions
+from lib.run.folder import new_folder, write_json
 from running import PROJECT
 
 PONG = HYPERPARAMS["pong"]
@@ -51,12 +51,10 @@ def config(tmp_path):
 @pytest.fixture
 def run(tmp_path):
     """The folder of a run with --seed 7 --set batch_size=8 --envs 4 --without noisy."""
-    new = ("--seed", 7, "--set", "batch_size=8", "--envs", 4, "--without", "noisy", "--runs-dir", tmp_path)
-    params, options = resolve(*new)
-    folder = RunFolder("pong-02_n_envs", options)
-    folder.close()
-    write_json(folder.path / "params.json", describe("02_n_envs", params, options))
-    return folder.path
+    new = ("--seed", 7, "--set", "batch_size=8", "--envs", 4, "--without", "noisy")
+    path = new_folder(tmp_path, "pong-02_n_envs")
+    write_json(path / "params.json", arguments.describe("02_n_envs", *resolve(*new)))
+    return path
 
 
 def test_a_script_has_the_books_hyperparameters_and_its_options_as_attributes():

@@ -15,9 +15,9 @@ import pytest
 from finished_runs import make_run
 from lib.experience.episodes import Episode
 from lib.run import console
+from lib.run.arguments import RunOptions
 from lib.run.console import Screen, next_steps, seconds_to_rise
 from lib.run.episodes import Episodes
-from lib.run.options import RunOptions
 from lib.run.speed import Mark
 from lib.run.stopping import NOT_FINITE, STEPS
 from running import PROJECT, assignments, run

@@ -7,12 +7,13 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import folder
-from lib.run.folder import GrowingFiles, RunFolder, find, read_params, trusted_id
-from lib.run.options import RunOptions
+from lib.run.arguments import RunOptions, describe
+from lib.run.folder import GrowingFiles, RunFolder, find, new_folder, read_params, trusted_id
 from lib.system import files
 from running import PROJECT
 
@@ -21,15 +22,14 @@ PONG = HYPERPARAMS["pong"]
 
 def new_run(tmp_path, **options):
     """Make a run folder, and close it."""
-    given = RunOptions(runs_dir=tmp_path, **options)
-    run = RunFolder("pong-01_baseline", given)
-    folder.write_json(run.path / "params.json", folder.describe("01_baseline", PONG, given))
+    run = RunFolder(new_folder(tmp_path, "pong-01_baseline"), is_new=True)
+    folder.write_json(run.path / "params.json", describe("01_baseline", PONG, RunOptions(**options)))
     run.close()
     return run
 
 
 def resumed(run):
-    return RunFolder("pong-01_baseline", RunOptions(resume=run.path))
+    return RunFolder(run.path, is_new=False)
 
 
 def test_folder_names_are_numbered_if_they_repeat(tmp_path):
@@ -55,7 +55,7 @@ def test_a_resumed_run_adds_its_session_and_logs_a_changed_commit(tmp_path, monk
         assert not caplog.records
         monkeypatch.setattr(folder, "current_commit", lambda commit=commit: commit)
         again = resumed(run)
-        again.add_session()
+        again.add_session(torch.device("cpu"))
         again.close()
     assert "its commit was" in caplog.text
     assert len(read_params(run.path)["sessions"]) == 3

@@ -24,10 +24,10 @@ from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import checkpoint
+from lib.run.arguments import RunOptions
 from lib.run.episode_player import EpisodeResult
 from lib.run.evaluation import summary
 from lib.run.folder import RunFolder, in_use
-from lib.run.options import RunOptions
 from lib.run.setup import setup_ignite
 from lib.system import clock, memory
 from running import contents, folder, full_disk, result_of
@@ -174,7 +174,7 @@ def test_a_run_cannot_be_resumed_during_its_final_evaluation(tmp_path, monkeypat
 
     def evaluate(*args, **options):
         with pytest.raises(UsageError, match="is in use by process"):
-            RunFolder("own", RunOptions(resume=folder(tmp_path)))
+            RunFolder(folder(tmp_path), is_new=False)
         asked.append(options["processes"])
         return summary(EpisodeResult(number, 20.0, 5, b"") for number in range(20))
 
