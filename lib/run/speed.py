@@ -176,11 +176,9 @@ def format_rate(rate: float) -> str:
 def _count_transitions(batch: Any) -> int:
     """Return the number of transitions in a batch, which may be a list of segments.
 
-    Tuples and dicts have an array for each field of the transitions, or, from the book's prioritised buffer, the
-    transitions before indices and weights.
+    A tuple has an array for each field of the transitions, or, from the book's prioritised buffer, the transitions
+    before indices and weights.
     """
-    if isinstance(batch, dict):
-        batch = tuple(batch.values())
     if isinstance(batch, tuple):
         batch = batch[0]
     parts = batch if isinstance(batch, list) else [batch]

@@ -86,10 +86,9 @@ SEGMENTS: list[Any] = [np.zeros(20), np.zeros(12)]
         ["s"] * 32,
         (["s"] * 32, [1, 2], [0.5, 0.5]),
         (torch.zeros(32, 4), torch.zeros(32)),
-        {"s": np.zeros(32)},
         SEGMENTS,
     ],
-    ids=["book", "prioritised", "arrays", "dictionary", "segments"],
+    ids=["book", "prioritised", "arrays", "segments"],
 )
 def test_the_replay_ratio_counts_the_transitions_of_each_kind_of_batch(monkeypatch, batch):
     clocked = Clocked(monkeypatch, lambda clocked: clocked.advance(1.0), batch=batch)
