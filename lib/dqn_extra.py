@@ -1,12 +1,14 @@
 """The book's names of chapter 8's extensions, for its readers' scripts. This project's scripts use dqn_model.DQN."""
 
+import random
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
+from ptan.experience import ExperienceFirstLast, PrioritizedReplayBuffer
 
 from lib.dqn_model import DQN
-from lib.experience.prio_replay_buffer import BETA_FRAMES, BETA_START, PrioReplayBuffer
 from lib.nets import losses, noisy
 
 __all__ = [
@@ -33,6 +35,48 @@ N_ATOMS = 51
 DELTA_Z = (Vmax - Vmin) / (N_ATOMS - 1)
 
 STD_INIT = 0.1  # the third edition's initial sigma of factorised noise
+
+BETA_START = 0.4
+BETA_FRAMES = 100_000  # argument of update_beta at which beta reaches 1
+
+
+class PrioReplayBuffer(PrioritizedReplayBuffer):
+    """The book's prioritised replay, Schaul et al. (2016), https://arxiv.org/abs/1511.05952: PTAN's, with a beta.
+
+    This project's own scripts use PrioritisedRing, which holds arrays and is faster.
+
+    Args:
+        exp_source: PTAN's experience source.
+        buf_size: capacity in transitions.
+        prob_alpha: exponent of the priorities, above 0.
+
+    Attributes:
+        beta: exponent of the importance-sampling weights.
+    """
+
+    def __init__(self, exp_source: Iterable[ExperienceFirstLast], buf_size: int, prob_alpha: float = 0.6):
+        super().__init__(exp_source, buf_size, prob_alpha)
+        self.beta = BETA_START
+
+    def update_beta(self, idx: int) -> float:
+        """Set beta to BETA_START + idx * (1 - BETA_START) / BETA_FRAMES, at most 1, and return it."""
+        self.beta = min(1.0, BETA_START + idx * (1.0 - BETA_START) / BETA_FRAMES)
+        return self.beta
+
+    def sample(self, batch_size: int) -> tuple[list[ExperienceFirstLast], list[int], np.ndarray]:
+        """Draw transitions by their priorities, with replacement.
+
+        Returns:
+            The transitions, their indices for `update_priorities`, and their importance-sampling weights (batch_size,)
+            float32, at most 1.
+        """
+        batch: tuple[list[ExperienceFirstLast], list[int], np.ndarray] = super().sample(batch_size, self.beta)
+        return batch
+
+    def _sample_proportional(self, batch_size: int) -> list[int]:
+        # ptan 0.8.1 never draws the transition in the last place.
+        total = self._it_sum.sum()
+        return [self._it_sum.find_prefixsum_idx(random.random() * total) for _ in range(batch_size)]
 
 
 class NoisyLinear(noisy.NoisyLinear):

@@ -8,6 +8,7 @@ from gymnasium import spaces
 from lib import dqn_extra
 from lib.envs.masks import MaskedBox
 from lib.nets.masking import INVALID
+from lib.system.seeds import seed_everything
 from oracles import distribution
 
 IMAGES = torch.randint(0, 256, (5, 2, 36, 36), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
@@ -88,3 +89,15 @@ def test_the_books_noisy_layers(layer, noise, sigma):
     assert not torch.allclose(layer(features), layer(features))
     layer.eval()
     assert torch.allclose(layer(features), features @ layer.weight_mean.T + layer.bias_mean, atol=1e-5)
+
+
+def test_transitions_are_drawn_in_proportion_to_priority_to_the_power_of_alpha_and_weighted_by_beta():
+    seed_everything(0)
+    buffer = dqn_extra.PrioReplayBuffer(iter(range(4)), 4, 0.5)
+    buffer.populate(4)
+    buffer.update_priorities([0, 1, 2, 3], [1.0, 4.0, 9.0, 16.0])
+    assert buffer.update_beta(50_000) == pytest.approx(0.7)
+    _, indices, weights = buffer.sample(40_000)
+    assert np.bincount(indices) / 40_000 == pytest.approx(np.array([1, 2, 3, 4]) / 10, abs=0.01)
+    assert weights == pytest.approx((np.array(indices) + 1.0) ** -0.7, rel=1e-5)
+    assert buffer.update_beta(200_000) == 1.0
