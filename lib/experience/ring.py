@@ -209,17 +209,12 @@ class Ring:
             UsageError: if there would be no transition, or batch_size exceeds the steps in the ring.
         """
         steps = self._steps_added + -(-new_steps // self.num_envs)
-        if steps <= self.n_step:
-            smaller_n = f"an n_step (-n) of at most {steps - 1}, or " if steps > 1 else ""
-            raise UsageError(
-                f"transitions of n_step={self.n_step} cannot be drawn from {steps} steps of each of {self.num_envs} "
-                f"environments, because they need {self.n_step + 1}; use {smaller_n}a larger replay_initial"
-            )
         available = min(steps, self.length) * self.num_envs
-        if batch_size > available:
+        if steps <= self.n_step or batch_size > available:
             raise UsageError(
-                f"a batch of {batch_size} cannot be drawn from {available} steps; reduce batch_size, learn_every or "
-                "the number of environments, or use a larger replay_initial and replay_size"
+                f"a batch of {batch_size} with n_step={self.n_step} cannot be drawn from {steps} steps of each of "
+                f"{self.num_envs} environments; reduce batch_size, learn_every, n_step (-n) or the number of "
+                "environments, or use a larger replay_initial and replay_size"
             )
 
     def _make_batch(self, steps: np.ndarray, envs: np.ndarray, weights: np.ndarray) -> Batch:
