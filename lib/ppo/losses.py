@@ -3,7 +3,6 @@
 import torch
 from torch.nn import functional as F
 
-from lib.nets.losses import require_batch
 from lib.ppo.rollout import Rollout
 
 
@@ -44,7 +43,7 @@ def policy_loss(
     Returns:
         A scalar.
     """
-    require_batch(log_probs=log_probs, old_log_probs=old_log_probs, advantages=advantages)
+    assert log_probs.shape == old_log_probs.shape == advantages.shape  # otherwise torch would broadcast them
     ratio = (log_probs - old_log_probs).exp()
     return -torch.min(ratio * advantages, ratio.clamp(1.0 - clip, 1.0 + clip) * advantages).mean()
 
@@ -60,7 +59,7 @@ def value_loss(values: torch.Tensor, targets: torch.Tensor, unit: torch.Tensor |
     Returns:
         A scalar.
     """
-    require_batch(values=values, targets=targets)
+    assert values.shape == targets.shape  # otherwise torch would broadcast them
     return F.mse_loss(values, targets) / unit**2
 
 

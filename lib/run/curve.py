@@ -5,23 +5,24 @@ import logging
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from lib.run.console import shown
 from lib.run.episodes import WINDOW, Episodes
 from lib.run.folder import read_params
 from lib.system import files
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axis import Axis
-
 log = logging.getLogger(__name__)
 
 MAX_LISTED = 4  # scripts or seeds named in a title; more of them are counted
 
 
-def rolling_mean(returns: "pd.Series") -> "pd.Series":
+def rolling_mean(returns: pd.Series) -> pd.Series:
     """Return the mean of the last 100 returns after each episode.
 
     The first means are over fewer episodes. There is none before the tenth, because it would show a lucky episode.
@@ -39,10 +40,8 @@ def picture_title(params: Sequence[Mapping[str, Any]], width: int) -> str:
     return textwrap.fill(f"{', '.join(games)} · {listed} · seeds: {seeds_listed}", width)
 
 
-def shorten_thousands(axis: "Axis") -> None:
+def shorten_thousands(axis: Axis) -> None:
     """Label an axis with 500k instead of 500000, and with so few numbers that they do not touch."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator
-
     if axis.get_scale() == "linear":
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=True))
     axis.set_major_formatter(EngFormatter(sep=""))
@@ -50,10 +49,6 @@ def shorten_thousands(axis: "Axis") -> None:
 
 def draw_curve(run: Path, stop_reward: float | None) -> None:
     """Draw curve.png: the returns in a run's episodes.csv against steps and minutes, and any stop_reward."""
-    # Imported late: these packages take a second, and a run needs them only at its end.
-    import pandas as pd
-    from matplotlib.figure import Figure
-
     episodes = pd.read_csv(run / "episodes.csv")
     mean = rolling_mean(episodes["return"])
     figure = Figure(figsize=(8, 3.5), layout="constrained")

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
 from lib.experience.interface import ExperienceSource
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
-from lib.run import console, curve
+from lib.run import console
 from lib.run.arguments import RunOptions, describe, options_of_book
 from lib.run.checkpoint import (
     Checkpoints,
@@ -231,7 +232,7 @@ def setup_ignite(
                     arguments = GreedyPolicy(net), params.env_name, options, folder, list(episodes.returns), result
                     _optional("evaluation", partial(evaluate_at_end, *arguments))
                 if episodes.count:
-                    _optional("learning curve", partial(curve.draw_curve, folder.path, params.stop_reward))
+                    _optional("learning curve", partial(_draw_curve, folder.path, params.stop_reward))
                 if tracker is not None:
                     _optional("tracking", partial(tracker.finish, folder.path, result))
             finally:
@@ -250,7 +251,7 @@ def setup_ignite(
                 command = continue_command(folder.path, params.env_name, options, options.stop_after)
                 error.add_note(f"To continue: {command}")
             if episodes.count:
-                _optional("learning curve", partial(curve.draw_curve, folder.path, params.stop_reward))
+                _optional("learning curve", partial(_draw_curve, folder.path, params.stop_reward))
 
         def abandon(engine: Engine, error: BaseException) -> None:
             """Close everything after an error, unlock the run, so that it can be resumed, and raise the error again.
@@ -348,6 +349,12 @@ def _describe_result(engine: Engine, stopped: str, episodes: Episodes, speed: Sp
             "parts": speed.parts,
         },
     }
+
+
+def _draw_curve(run: Path, stop_reward: float | None) -> None:
+    from lib.run.curve import draw_curve  # late, because pandas and matplotlib take a second
+
+    draw_curve(run, stop_reward)
 
 
 def _optional(name: str, work: Callable[[], object]) -> None:
