@@ -249,15 +249,7 @@ def _warn_about_units(largest: int, ratio: str, smallest: int) -> None:
 
 
 def make_encoder(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> NormalisingEncoder:
-    """Make the normalising encoder that fits the shape of a state.
-
-    Args:
-        shape: shape of a state.
-        dtype: data type in which an ImageEncoder computes.
-
-    Raises:
-        ValueError: if the shape is not (channels, height, width) or (n,).
-    """
+    """Make the normalising encoder that fits the shape of a state. An ImageEncoder computes in `dtype`."""
     kind = observation_kind(shape)
     if kind is ObservationKind.IMAGE:
         return ImageEncoder(shape, dtype)

@@ -27,14 +27,9 @@ class MaskSplitter:
         self._stacked = isinstance(space, MaskedBox) and space.stacked
 
     def __call__(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Split a batch of states.
+        """Split states (batch, ...) into observations (batch, ...) and masks (batch, actions) bool, or None.
 
-        Args:
-            states: (batch, ...) states of the space.
-
-        Returns:
-            The observations, (batch, ...), and the masks, (batch, actions) bool, true for allowed actions. None instead
-            of the masks if states have none.
+        A mask is true for allowed actions.
         """
         if not self.actions:
             return states, None
@@ -51,9 +46,6 @@ def mask_invalid(scores: torch.Tensor, allowed: torch.Tensor | None) -> torch.Te
     Args:
         scores: (batch, actions, ...) values or logits.
         allowed: (batch, actions) bool; None if all actions are allowed.
-
-    Returns:
-        A tensor of the same shape and dtype as the scores.
     """
     if allowed is None:
         return scores

@@ -45,14 +45,11 @@ class CellPolicy(nn.Module):
         orthogonal(self.last, 0.01)
 
     def forward(self, board: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
-        """Compute the logits.
+        """Return the logits, (batch, planes * height * width) float32.
 
         Args:
-            board: features of the whole board, (batch, features) float32.
-            cells: features of each cell, (batch, filters, height, width) float32.
-
-        Returns:
-            (batch, planes * height * width) float32.
+            board: features of the whole board, (batch, features).
+            cells: features of each cell, (batch, filters, height, width).
         """
         hidden = F.relu(self.cell(cells) + self.board(board)[:, :, None, None])
         logits: torch.Tensor = self.last(hidden)
@@ -143,14 +140,7 @@ class FastModel(ActorCritic):
         self.value.bias.copy_(torch.where(known, bias, self.value.bias))
 
     def encode(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute features and unmasked logits.
-
-        Args:
-            observations: states without action masks.
-
-        Returns:
-            Features, (batch, features) float32, and logits, (batch, n_actions) float32.
-        """
+        """Return features, (batch, features), and unmasked logits, (batch, n_actions), of states without masks."""
         if isinstance(self.body, BoardEncoder) and isinstance(self.policy, CellPolicy):
             features, cells = self.body.encode(observations)
             return features, self.policy(features, cells)

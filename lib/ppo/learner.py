@@ -35,14 +35,7 @@ class PPOLearner:
         self._data_parallel = DataParallelTrainer(trainer, learners) if learners > 1 else None
 
     def train(self, segments: Sequence[Segment]) -> dict[str, float]:
-        """Make one update from all segments together.
-
-        Args:
-            segments: segments of equal length; their environments are joined in the order given.
-
-        Returns:
-            The metrics of Trainer.update.
-        """
+        """Make one update from segments of equal length, and return the metrics of Trainer.update."""
         trainer = self._data_parallel or self.trainer
         metrics = trainer.update(join_segments(segments))
         self.version += 1
