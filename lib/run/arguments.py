@@ -64,13 +64,6 @@ class RunOptions:
     owns_process: bool = False
     changes: str = ""
 
-    def __post_init__(self) -> None:
-        """Accept names of devices, and texts and relative paths."""
-        object.__setattr__(self, "device", torch.device(self.device))
-        for name in ("resume", "init", "runs_dir"):
-            path = getattr(self, name)
-            object.__setattr__(self, name, None if path is None else Path(path).absolute())
-
     def __getattr__(self, name: str) -> Any:
         # Unpickling looks up attributes before `knobs` is set.
         knobs = self.__dict__.get("knobs", {})
@@ -264,6 +257,7 @@ def _resume(
     # An option that may be repeated adds to its default.
     knobs = parser.parse(argv)[1] | {name: value for name, value in of_run.items() if isinstance(value, list)}
     options |= {name: recorded.get(name) for name in RECORDED}
+    options["init"] = options["init"] and Path(options["init"])
     return params, RunOptions(**options, knobs=knobs, owns_process=True)
 
 

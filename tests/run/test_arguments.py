@@ -6,14 +6,12 @@ import pickle
 from pathlib import Path
 
 import pytest
-import torch
 
 from finished_runs import edit_params
 from lib import cli
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, PPO_FAST_HYPERPARAMS
 from lib.run import arguments
-from lib.run.arguments import RunOptions
 from lib.run.folder import new_folder, write_json
 from running import PROJECT
 
@@ -237,8 +235,3 @@ def test_long_names_are_cut_and_keep_the_seed():
     assert len(long) == 130
     assert long.endswith("-seed7")
     assert resolve("--env-id", f"{'A' * 120}-v0")[0].run_name == "A" * 60
-
-
-def test_a_device_or_a_folder_may_be_given_as_text():
-    options = RunOptions(device="cpu", runs_dir="runs")  # type: ignore[arg-type]
-    assert (options.device, options.runs_dir) == (torch.device("cpu"), Path("runs").absolute())
