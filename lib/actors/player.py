@@ -13,6 +13,7 @@ import torch
 
 from lib.actors.contract import Weights
 from lib.envs.frames import frame_layout, stacks_frames
+from lib.experience.episodes import Episode
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.system.seeds import hashed_seed, seed_everything, undisturbed
 
@@ -29,13 +30,13 @@ class Block:
 
     Attributes:
         arrays: the arrays of STEP, each (rounds, num_envs, ...), and "states", the states after the block.
-        ends: (return, length) of the episodes that ended, by the index of their last transition.
+        episodes: episodes that ended, without traces, by the index of their last transition.
         seconds: time in which the block was played.
         restored: snapshot before the first block of a new player; None in later blocks.
     """
 
     arrays: dict[str, np.ndarray]
-    ends: dict[int, tuple[float, int]]
+    episodes: dict[int, Episode]
     seconds: float
     restored: dict[str, Any] | None
 
@@ -76,13 +77,12 @@ class Player:
             columns = zip(*itertools.islice(self._steps, self._rounds), strict=True)
             arrays = {name: np.stack(column) for name, column in zip(STEP, columns, strict=True)}
         restored, self._restored = self._restored, None
-        ends = {}
+        episodes = {}
         for episode in self._source.pop_episodes():
-            assert episode.trace is not None
             rounds = (episode.step - steps_before) // len(self._source.pool) - 1
-            ends[rounds * len(self._source.pool) + episode.trace.env] = (episode.total, episode.length)
+            episodes[rounds * len(self._source.pool) + episode.env] = episode._replace(trace=None)
         self._block += 1
-        return Block(arrays | {"states": self._source.states}, ends, time.perf_counter() - start, restored)
+        return Block(arrays | {"states": self._source.states}, episodes, time.perf_counter() - start, restored)
 
     def __str__(self) -> str:
         return f"in block {self._block}"

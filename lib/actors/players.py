@@ -15,7 +15,7 @@ import copy
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ from lib.actors.contract import Actors, Weights
 from lib.actors.engines import start_actors
 from lib.actors.player import STEP, Block, Player, block_size, weights_of
 from lib.errors import UsageError, counted
-from lib.experience.episodes import Episode, LazyTrace, pack_episodes, unpack_episodes
+from lib.experience.episodes import Episode, EpisodeTrace, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
 from lib.experience.snapshot import Snapshot
 from lib.experience.source import ExperienceSourceFirstLast, snapshot_of
@@ -65,9 +65,10 @@ class _Handle:
         self.seconds_per_step = block.seconds / len(transitions)
         self.blocks.append((transitions, block))
 
-    def traces(self) -> dict[int, LazyTrace]:
-        """Return traces of the episodes that ended in the cycle's block, by the index of their last transition."""
-        return _follow(self.snapshot.copy(), *self.blocks[0])
+    def episodes(self) -> dict[int, Episode]:
+        """Return the episodes that ended in the cycle's block, by the index of their last transition."""
+        traces = _follow(self.snapshot.copy(), *self.blocks[0])
+        return {place: each._replace(trace=traces[place]) for place, each in self.blocks[0][1].episodes.items()}
 
     def finish_block(self) -> None:
         """Drop the cycle's block, and move the snapshot to its end."""
@@ -260,23 +261,20 @@ class Players(ExperienceSource):
 
     def _transitions(self) -> Iterator[ExperienceFirstLast]:
         """Yield the cycle's transitions, except those that the learner took before a resume."""
-        for transition, end, trace in list(self._cycle_content())[self._place :]:
+        for transition, episode in list(self._cycle_content())[self._place :]:
             self._place += 1
             self.steps_done += 1
-            if end is not None:
-                self._episodes.append(Episode(*end, self.steps_done, since_process_start(), trace))
+            if episode is not None:
+                self._episodes.append(episode._replace(step=self.steps_done, clock=since_process_start()))
             self.on_step(1)
             yield transition
 
-    def _cycle_content(
-        self,
-    ) -> Iterator[tuple[ExperienceFirstLast, tuple[float, int] | None, LazyTrace | None]]:
-        """Yield each transition of the cycle, and the return, length and trace of the episode that it ends."""
+    def _cycle_content(self) -> Iterator[tuple[ExperienceFirstLast, Episode | None]]:
+        """Yield each transition of the cycle, and the episode that it ends."""
         for handle in self._handles:
-            transitions, block = handle.blocks[0]
-            traces = handle.traces()
-            for place, transition in enumerate(transitions):
-                yield transition, block.ends.get(place), traces.get(place)
+            episodes = handle.episodes()
+            for place, transition in enumerate(handle.blocks[0][0]):
+                yield transition, episodes.get(place)
 
     def metrics(self) -> dict[str, float]:
         """Return policy_lag, player_fps and learner_fps since the last call.
@@ -342,14 +340,16 @@ def _parts(source: ExperienceSourceFirstLast, players: int) -> list[ExperienceSo
     return parts
 
 
-def _follow(snapshot: Snapshot, transitions: Sequence[ExperienceFirstLast], block: Block) -> dict[int, LazyTrace]:
+def _follow(
+    snapshot: Snapshot, transitions: Sequence[ExperienceFirstLast], block: Block
+) -> dict[int, Callable[[], EpisodeTrace]]:
     """Advance a snapshot to the end of a block.
 
     Returns:
-        Traces of the episodes that ended in it, by the index of their last transition.
+        Functions that assemble the traces of the episodes that ended in it, by the index of their last transition.
     """
     assert snapshot.resets is not None
-    traces: dict[int, LazyTrace] = {}
+    traces = {}
     ends = block.arrays["terminated"] | block.arrays["truncated"]
     for step, (actions, ended) in enumerate(zip(block.arrays["actions"], ends, strict=True)):
         snapshot.append(actions)

@@ -6,13 +6,12 @@ Sources, streams, actors, checkpoints and videos all restore environments from a
 
 import copy
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
 import torch
 
-from lib.experience.episodes import LazyTrace
+from lib.experience.episodes import EpisodeTrace
 
 BLOCKS_TO_MERGE = 4096
 REPLAYING = "Replaying actions"  # title of the progress bar while an environment is restored
@@ -117,8 +116,8 @@ class Snapshot:
 
     def trace(
         self, env: int, length: int, last_state: Any, no_ops: int | None = None, end: int | None = None
-    ) -> LazyTrace:
-        """Return the trace of an episode.
+    ) -> Callable[[], EpisodeTrace]:
+        """Return a function that assembles the trace of an episode.
 
         Args:
             env: index of the environment in this snapshot.
@@ -128,9 +127,17 @@ class Snapshot:
             end: number of kept steps when the episode ended; None for all of them.
         """
         assert self.resets is not None
-        seeds_of = partial(self._seeds_of, int(self.resets[env]))
+        reset, start, blocks = int(self.resets[env]), int(self.starts[env]), self._blocks
         end = self._length if end is None else end
-        return LazyTrace(seeds_of, self._blocks, env, int(self.starts[env]), end, length, last_state, no_ops)
+
+        def assemble() -> EpisodeTrace:
+            actions: list[int] = np.concatenate(blocks)[start:end, env].tolist()
+            first = len(actions) - length
+            if no_ops is not None:  # in nearly every Atari game, the number of no-ops alone determines the first state
+                actions, first = actions[first:], 0
+            return EpisodeTrace(int(self._seeds_of(reset)[env]), actions, last_state, first, no_ops)
+
+        return assemble
 
     def state_dict(self) -> dict[str, Any]:
         """Return the resets, the actions since the earliest one, and the states as plain values and tensors."""

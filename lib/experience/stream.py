@@ -178,16 +178,13 @@ class Stream(ExperienceSource):
 
     def _episode(self, env: int, infos: Mapping[str, Any], last_state: np.ndarray) -> Episode:
         total, length = self._return_and_length(env, infos)
-        trace = self._snapshot.trace(env, length, last_state, self.no_ops(env))
-        return Episode(total, length, self.steps_done, since_process_start(), trace)
+        no_ops = None if self._no_ops is None else int(self._no_ops[env])
+        trace = self._snapshot.trace(env, length, last_state, no_ops)
+        return Episode(total, length, self.steps_done, since_process_start(), env, no_ops, trace)
 
     def _return_and_length(self, env: int, infos: Mapping[str, Any]) -> tuple[float, int]:
         """Return the undiscounted, unclipped return and the agent steps of an episode that has just ended."""
         return float(infos["episode"]["r"][env]), int(infos["episode"]["l"][env])
-
-    def no_ops(self, env: int) -> int | None:
-        """Return the emulator frames before the first action of an episode; None if the game is not a native one."""
-        return None if self._no_ops is None else int(self._no_ops[env])
 
     def pop_episodes(self) -> list[Episode]:
         """Return the episodes that ended since the last call, oldest first."""

@@ -121,24 +121,6 @@ class Reset(NamedTuple):
     which: np.ndarray
 
 
-class EndedEpisode(NamedTuple):
-    """Episode that ended in a segment.
-
-    Attributes:
-        segment_step: index of its last step in the segment, 0 to T - 1.
-        total: undiscounted return.
-        length: agent steps of the episode.
-        env: index of the environment among the actor's environments.
-        no_ops: see EpisodeTrace.
-    """
-
-    segment_step: int
-    total: float
-    length: int
-    env: int
-    no_ops: int | None
-
-
 @dataclasses.dataclass
 class Segment:
     """T steps of N environments that an actor has played.
@@ -146,7 +128,7 @@ class Segment:
     Attributes:
         version: version of the weights that it was played with.
         arrays: fields of Rollout as arrays (T, N, ...).
-        episodes: episodes that ended in the segment.
+        episodes: episodes that ended in the segment, without traces. Their steps are the actor's own.
         steps_done: agent steps of the actor at the end of the segment.
         resets: resets with new seeds since the previous segment.
         final_states: (N, ...) states of the environments at the end of the segment.
@@ -155,7 +137,7 @@ class Segment:
 
     version: int
     arrays: dict[str, np.ndarray]
-    episodes: list[EndedEpisode]
+    episodes: list[Episode]
     steps_done: int
     resets: list[Reset]
     final_states: np.ndarray
@@ -196,19 +178,15 @@ class PPOActor:
 
     def get_trajectory_segment(self) -> Segment:
         """Return the next segment. The second call after this one overwrites it."""
-        start, steps_before = time.perf_counter(), self._sampler.steps_done
+        start = time.perf_counter()
         rollout = self._rollouts[self._turn]
         self._turn = 1 - self._turn
         self._sampler.sample(rollout)
-        num_envs = self._sampler.envs.num_envs
         resets, self._resets = self._resets, []
         return Segment(
             version=self._version,
             arrays={field.name: getattr(rollout, field.name).numpy() for field in dataclasses.fields(rollout)},
-            episodes=[
-                _ended(episode, (episode.step - steps_before) // num_envs - 1)
-                for episode in self._sampler.pop_episodes()
-            ],
+            episodes=[episode._replace(trace=None) for episode in self._sampler.pop_episodes()],
             steps_done=self._sampler.steps_done,
             resets=resets,
             final_states=self._sampler.states.copy(),
@@ -217,9 +195,3 @@ class PPOActor:
 
     def __str__(self) -> str:
         return f"after {self._sampler.steps_done} steps of its own"
-
-
-def _ended(episode: Episode, segment_step: int) -> EndedEpisode:
-    trace = episode.trace
-    assert trace is not None
-    return EndedEpisode(segment_step, episode.total, episode.length, trace.env, trace.no_ops)

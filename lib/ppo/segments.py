@@ -22,11 +22,11 @@ import numpy as np
 from lib.actors.contract import Actors
 from lib.actors.engines import start_actors
 from lib.errors import counted
-from lib.experience.episodes import Episode, LazyTrace, pack_episodes, unpack_episodes
+from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource, Stopped
-from lib.experience.snapshot import REPLAYING, Snapshot
+from lib.experience.snapshot import REPLAYING
 from lib.experience.stream import EnvRange, snapshot_of
-from lib.ppo.actor import ActorSettings, EndedEpisode, PPOActor, Reset, Segment
+from lib.ppo.actor import ActorSettings, PPOActor, Reset, Segment
 from lib.ppo.fast import FastModel
 from lib.ppo.learner import PPOLearner
 from lib.system.clock import Stopwatch, since_process_start
@@ -206,14 +206,14 @@ class Segments(ExperienceSource):
             self._restoring.close()
             self._restoring = None
         num_envs = self.acting.env_range(0).num_envs
-        ended: list[tuple[EndedEpisode, LazyTrace]] = []
+        ended: list[tuple[int, Episode]] = []
         for index, segment in segments:
-            ended += zip(segment.episodes, self._handles[index].follow(segment), strict=True)
+            ended += self._handles[index].follow(segment)
             self._busy += segment.seconds
         # Within a step, episodes are in the order of the actors.
-        for episode, trace in sorted(ended, key=lambda pair: pair[0].segment_step):
-            step = self.steps_done + (episode.segment_step + 1) * num_envs * len(segments)
-            self._episodes.append(Episode(episode.total, episode.length, step, since_process_start(), trace))
+        for number, episode in sorted(ended, key=lambda pair: pair[0]):
+            step = self.steps_done + number * num_envs * len(segments)
+            self._episodes.append(episode._replace(step=step, clock=since_process_start()))
         steps = sum(len(segment) for _, segment in segments)
         self._played += steps
         self.steps_done += steps
@@ -270,31 +270,38 @@ class _Handle:
         self._steps_done = 0
         self.seconds_per_step = 0.0
 
-    def follow(self, segment: Segment) -> list[LazyTrace]:
-        """Move the snapshot to the end of a segment, and return the traces of the episodes that ended in it."""
-        actions = segment.arrays["actions"]
+    def follow(self, segment: Segment) -> list[tuple[int, Episode]]:
+        """Move the snapshot to the end of a segment.
+
+        Returns:
+            The episodes that ended in it, each with the number of the segment's steps up to its end.
+        """
+        actions, states = segment.arrays["actions"], segment.arrays["states"]
         self._snapshot.append(actions)
         before = len(self._snapshot) - len(actions)  # steps before the segment
         resets = deque(segment.resets)
-        traces = []
+        ended = []
         for episode in segment.episodes:
-            while resets and self._steps_before(resets[0], segment) <= episode.segment_step:
+            number = self._steps_until(episode.step, segment)
+            while resets and self._steps_until(resets[0].steps_before, segment) < number:
                 self._restart(resets.popleft(), segment, before)
-            traces.append(_trace(self._snapshot, segment, episode, before + episode.segment_step + 1))
+            last_state = np.moveaxis(states[number - 1, episode.env], -1, 0).copy()  # as the environment returned it
+            trace = self._snapshot.trace(episode.env, episode.length, last_state, episode.no_ops, before + number)
+            ended.append((number, episode._replace(trace=trace)))
         for reset in resets:
             self._restart(reset, segment, before)
         self._snapshot.states = segment.final_states.copy()
         self._steps_done = segment.steps_done
         self.seconds_per_step = segment.seconds / len(actions)
-        return traces
+        return ended
 
     def _restart(self, reset: Reset, segment: Segment, before: int) -> None:
-        step = before + self._steps_before(reset, segment)
+        step = before + self._steps_until(reset.steps_before, segment)
         self._snapshot.restart(reset.steps_before, reset.which, step)
 
-    def _steps_before(self, reset: Reset, segment: Segment) -> int:
-        """Return the number of the segment's steps before a reset."""
-        return (reset.steps_before - (segment.steps_done - len(segment))) // self._env_range.num_envs
+    def _steps_until(self, steps: int, segment: Segment) -> int:
+        """Return how many of the segment's steps the actor had played after `steps` agent steps of its own."""
+        return (steps - (segment.steps_done - len(segment))) // self._env_range.num_envs
 
     @property
     def seconds_to_replay(self) -> float:
@@ -322,12 +329,6 @@ class _Handle:
         self._steps_done = state["steps_done"]
         self._snapshot.load_state_dict(state["snapshot"])
         self.seconds_per_step = state["seconds_per_step"]
-
-
-def _trace(snapshot: Snapshot, segment: Segment, episode: EndedEpisode, end: int) -> LazyTrace:
-    state = segment.arrays["states"][episode.segment_step, episode.env]
-    last_state = np.moveaxis(state, -1, 0).copy()  # as the environment returned it
-    return snapshot.trace(episode.env, episode.length, last_state, episode.no_ops, end)
 
 
 def run(

@@ -189,12 +189,12 @@ def test_an_actor_whose_environments_cannot_be_restored_continues_from_their_res
     actor = PPOActor(acting, 0, elsewhere)
     assert "could not be restored" in caplog.text
     caplog.clear()
-    traces = handle.follow(actor.get_trajectory_segment())
+    ended = handle.follow(actor.get_trajectory_segment())
     snapshot = handle.state_dict()["snapshot"]
     assert snapshot["resets"].tolist() == [2 * 64] * 4
     assert len(snapshot["actions"]) == 16
-    assert traces
-    for trace in (lazy() for lazy in traces):
+    assert ended
+    for trace in (episode.trace() for _, episode in ended):
         env = acting.make_envs(1)
         env.reset(seed=[trace.seed])
         for action in trace.actions[:-1]:

@@ -279,7 +279,7 @@ def catch_episode(seed=1):
     for _ in range(6):
         last, (state, reward, *_) = state, env.step(1)
     trace = EpisodeTrace(seed, [1] * 6, last)
-    return Episode(float(reward), 6, 60, 1.0, lambda: trace)
+    return Episode(float(reward), 6, 60, 1.0, trace=lambda: trace)
 
 
 def warnings(caplog):
