@@ -194,7 +194,9 @@ def test_an_actor_whose_environments_cannot_be_restored_continues_from_their_res
     assert snapshot["resets"].tolist() == [2 * 64] * 4
     assert len(snapshot["actions"]) == 16
     assert ended
-    for trace in (episode.trace() for _, episode in ended):
+    for _, episode in ended:
+        assert episode.trace is not None
+        trace = episode.trace()
         env = acting.make_envs(1)
         env.reset(seed=[trace.seed])
         for action in trace.actions[:-1]:
