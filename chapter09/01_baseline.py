@@ -7,7 +7,9 @@ Keeps   statistics
 Paper   Mnih et al., Human-level control through deep reinforcement learning, 2015,
         https://www.nature.com/articles/nature14236
 Run     ./01_baseline.py --cuda
-Read    lib/experience/stream.py, lib/experience/transitions.py and lib/common.py: the path of a transition
+Read    lib/experience/source.py, lib/experience/stream.py, lib/experience/transitions.py and
+        lib/experience/replay_buffer.py: the path of a transition; batch_generator in lib/common.py and calc_loss_dqn in
+        lib/common.py: the loop and the loss; DQN in lib/dqn_model.py, with NatureEncoder in lib/nets/encoders.py
 """
 
 import sys
@@ -15,7 +17,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from lib import atari_wrappers, cli, common, dqn_model
+from lib import cli, common, dqn_model
+from lib.envs.single_env import make_env
 from lib.experience import replay_buffer, selectors, source
 
 import ptan
@@ -27,7 +30,7 @@ NAME = Path(__file__).stem
 
 def train(params, args):
     steps = params.steps_per_update()
-    env = atari_wrappers.make_env(params.env_name)
+    env = make_env(params.env_name)
     net = dqn_model.DQN(env.observation_space, env.action_space.n, normalise=params.normalise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)

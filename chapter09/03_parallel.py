@@ -16,8 +16,9 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from lib import atari_wrappers, cli, common, dqn_model
+from lib import cli, common, dqn_model
 from lib.actors import players
+from lib.envs.single_env import make_env
 from lib.experience import replay_buffer, selectors, source
 
 import ptan
@@ -31,7 +32,7 @@ BATCHES = 4  # combined in one update, or more if params.learn_every is larger
 def train(params, args):
     batch_size = params.batch_size * max(BATCHES, params.learn_every)
     steps = cli.quotient("--replay-ratio", batch_size, args.replay_ratio or params.batch_size)
-    envs = [atari_wrappers.make_env(params.env_name) for _ in range(args.players)]
+    envs = [make_env(params.env_name) for _ in range(args.players)]
     env = envs[0]
     net = dqn_model.DQN(env.observation_space, env.action_space.n, normalise=params.normalise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)

@@ -17,8 +17,10 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from lib import atari_wrappers, cli, common, dqn_model
+from lib import cli, common, dqn_model
 from lib.actors import players
+from lib.envs.preprocessing import Preprocessing
+from lib.envs.single_env import make_env
 from lib.experience import replay_buffer, selectors, source
 
 import ptan
@@ -30,9 +32,9 @@ NAME = Path(__file__).stem
 
 def train(params, args):
     steps = params.steps_per_update(args.envs)
-    preprocessing = atari_wrappers.Preprocessing(args.stack, args.noop_max, args.max_frames)
+    preprocessing = Preprocessing(args.stack, args.noop_max, args.max_frames)
     params = dataclasses.replace(params, env_name=preprocessing.add_to(params.env_name))
-    envs = [atari_wrappers.make_env(params.env_name, tweaked=True) for _ in range(args.envs)]
+    envs = [make_env(params.env_name, tweaked=True) for _ in range(args.envs)]
     env = envs[0]
     net = dqn_model.DQN(env.observation_space, env.action_space.n, normalise=params.normalise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)

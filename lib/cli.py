@@ -15,8 +15,7 @@ from tqdm import tqdm
 from lib.envs import checked_env
 from lib.errors import Fault, UsageError, divisors
 from lib.hyperparameters import HYPERPARAMS, OWN, RunParameters, Setting, fitted, plain
-from lib.run import tracking
-from lib.run.arguments import DEFAULT_RUNS_DIR, Parser, RunOptions, resolve, usable_device
+from lib.run.arguments import DEFAULT_RUNS_DIR, TRACKERS, Parser, RunOptions, resolve, usable_device
 from lib.run.folder import find
 from lib.run.stopping import EXIT_CODES, Interrupted
 from lib.system import files, memory
@@ -97,7 +96,7 @@ def parser(
     add("--evaluate-every", metavar="STEPS", type=positive, help="agent steps between evaluations of ten episodes")
     add("--record-every", metavar="N", type=positive, help="record every N-th training episode as a video")
     add("--quiet", action="store_true", help="hide the progress bars and lines about episodes")
-    add("--track", choices=tuple(tracking.TRACKERS), help="send the run to this tracker as well")
+    add("--track", choices=TRACKERS, help="send the run to this tracker as well")
     return parser
 
 

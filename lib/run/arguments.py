@@ -20,6 +20,7 @@ from lib.run.folder import FORMAT, describe_network, find, read_params, session,
 from lib.system.files import PROJECT
 
 DEFAULT_RUNS_DIR = PROJECT / "runs"
+TRACKERS = ("wandb", "mlflow")
 
 # Options of scripts on which no result depends, so that a resumed run may change them.
 CHANGEABLE = frozenset({"async_envs", "engine", "patience", "address", "actor_cpus"})
@@ -40,7 +41,7 @@ class RunOptions:
         runs_dir: folder in which a new run's folder is created.
         evaluate_every: agent steps between evaluations; None for no evaluations.
         record_every: number of episodes between videos; None for no videos.
-        track: key of tracking.TRACKERS; None for no tracker.
+        track: one of TRACKERS; None for no tracker.
         game: key of the script's table of hyperparameters.
         knobs: the script's own options by name. Each can be read as an attribute, too.
         owns_process: whether cli.main runs the script: the process does nothing else, and takes --resume. A book's

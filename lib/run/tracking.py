@@ -112,7 +112,7 @@ def _id(run: Path) -> str:
     return f"{run.name}-{re.sub('[^0-9]', '', started)}"[-128:]
 
 
-TRACKERS = {"wandb": track_by_wandb, "mlflow": track_by_mlflow}
+TRACKERS = {"wandb": track_by_wandb, "mlflow": track_by_mlflow}  # those of arguments.TRACKERS
 
 
 def start(name: str, run: Path, settings: Mapping[str, Any], steps: Callable[[], int]) -> Tracker:
