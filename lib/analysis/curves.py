@@ -18,7 +18,6 @@ from lib.analysis.comparison import Group, shorten
 from lib.run.curve import rolling_mean, shorten_thousands
 from lib.run.episodes import WINDOW
 
-GRID_POINTS = 300
 DPI = 200
 WIDTH, HEIGHT = 4.8, 3.3  # inches; two figures fit side by side on a screen, and one fits on a phone
 LINE_LENGTH = 54  # characters in a figure's width
@@ -67,7 +66,7 @@ class Series:
         return cls(np.maximum.accumulate(positions[kept]), values[kept], ended)
 
 
-def common_band(runs: Sequence[Series], points: int = GRID_POINTS) -> tuple[np.ndarray, intervals.Interval] | None:
+def common_band(runs: Sequence[Series], points: int = 300) -> tuple[np.ndarray, intervals.Interval] | None:
     """Return a grid, (points,), and the interval of several runs there; None if they have no range in common.
 
     It begins where the last run begins, and ends at the end of the longest run. If a run has not ended, the grid ends

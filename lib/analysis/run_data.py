@@ -114,13 +114,10 @@ def list_videos(run: Path) -> list[Path]:
 
 
 def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = False) -> tuple[list[Run], list[str]]:
-    """Read runs, each given by its path or by its name in runs_dir. A run that is given twice counts once.
+    """Read runs, each given by its path or its name in runs_dir, and return reasons for names that were skipped.
 
-    Files, other folders, damaged runs and, for `with_episodes`, runs without a finished episode are skipped, because a
-    pattern such as runs/* matches them, too.
-
-    Returns:
-        The runs, and the reason for each name that was skipped.
+    A run that is given twice counts once. Files, other folders, damaged runs and, for `with_episodes`, runs without a
+    finished episode are skipped, because a pattern such as runs/* matches them, too.
 
     Raises:
         UsageError: if a name does not exist, or no run is left.

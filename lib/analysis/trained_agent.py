@@ -22,7 +22,6 @@ from lib.run.folder import read_params, trusted_id
 from lib.run.policy import GreedyPolicy, SampledPolicy
 
 Factory = Callable[[spaces.Space[Any], int], nn.Module]  # from observation space and number of actions
-
 CALL = "called with the observation space and the number of actions"
 
 
@@ -32,17 +31,14 @@ class TrainedAgent:
     Args:
         run: run folder.
         which: BEST for the checkpoint with the best mean return, LAST for the newest one, or an agent step.
-        device: device of the network.
         env_id: id of the run's environment, needed if it has a module, which is imported.
         network: "FILE.py:NAME" of a network that is not in lib, or the class or function itself. The file's code is
             run. None for the network that the run has recorded.
 
     Attributes:
-        run: run folder.
         file: checkpoint file.
         step: agent step of the checkpoint.
         env_id: gymnasium id of the training environment.
-        n_actions: number of actions.
         policy: greedy policy of the network, which computes in float32.
 
     Raises:

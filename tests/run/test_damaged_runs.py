@@ -55,7 +55,7 @@ def test_any_damage_ends_clearly_or_changes_nothing(ends, original_run, uninterr
         (COMPARE, (damaged, original_run)),
         (REPORT, (damaged, "--output", tmp_path / "report")),
         (EVALUATE, (damaged, *SHOWN, "--quiet")),
-        (PPO, (*resuming(damaged), "--stop-after", 1408, "--quiet")),
+        (PPO, ("--resume", damaged, *SHOWN, "--stop-after", 1408, "--quiet")),
     ):
         code, _, errors = ends(script, *options)
         assert code in (0, 1, 2), errors
