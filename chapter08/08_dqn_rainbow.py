@@ -33,7 +33,7 @@ PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional"
 
 def calc_loss(batch, net, tgt_net, double, huber=False):
     with torch.no_grad():
-        best = tgt_net.predict_best(batch.next_states, selector=net if double else None)
+        best = tgt_net.predict_best(batch.next_states, online_net=net if double else None)
     predicted = losses.select_actions(net.predict(batch.states), batch.actions)
     if net.support is None:
         errors = predicted - losses.td_targets(batch.returns, batch.discounts, best)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Proximal policy optimization (PPO): the textbook algorithm for Atari games.
 
-Idea    eight games step together. The policy learns from a rollout of all games in a few epochs of minibatches, and a
-        clipped objective keeps it near the policy that played. The rollout is then discarded
+Idea    eight copies of the game step together. The policy learns from their rollout in a few epochs of minibatches; a
+        clipped objective keeps it near the old policy, which collected the data. The rollout is then discarded
 Parent  none
 Keeps   nothing: it is the first script of this folder
 Paper   Schulman et al., Proximal policy optimization algorithms, 2017, https://arxiv.org/abs/1707.06347, with the

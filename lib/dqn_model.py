@@ -106,13 +106,13 @@ class DQN(nn.Module):
         means = (predicted.exp() * self.support).sum(dim=-1)
         return mask_invalid(means, predicted[..., 0] != INVALID)
 
-    def predict_best(self, states: torch.Tensor, selector: "DQN | None" = None) -> torch.Tensor:
+    def predict_best(self, states: torch.Tensor, online_net: "DQN | None" = None) -> torch.Tensor:
         """Return the prediction for the best action of each state, (batch,) or (batch, atoms).
 
-        The action is the best one by the values of `selector`, as in double Q-learning, or of this network.
+        The action is the best one by the values of `online_net`, as in double Q-learning, or of this network.
         """
         predicted = self.predict(states)
-        values = self.values(predicted) if selector is None else selector.values(selector.predict(states))
+        values = self.values(predicted) if online_net is None else online_net.values(online_net.predict(states))
         return losses.select_actions(predicted, values.argmax(1))
 
     def _outputs(self, states: torch.Tensor) -> torch.Tensor:

@@ -5,8 +5,8 @@ Differences from ptan 0.8.1:
 1. A truncated episode keeps its last state, so the learner bootstraps from it. ptan treats every end as terminal.
 2. A transition is yielded in the round of agent steps that it comes from. ptan yields it one round later, and two
    transitions in the last round of an episode.
-3. Every episode has its own seed, derived from (seed, environment, episode). ptan passes the same seed to every
-   environment at every reset.
+3. Every episode has its own seed, derived from (seed, environment, episode). ptan resets without a seed, or
+   with the same one in every environment.
 4. The source has a state_dict. If it is saved after a whole round, as by ReplayBuffer, a resumed source yields what an
    uninterrupted one does, bit for bit.
 """

@@ -29,7 +29,8 @@ class Step(NamedTuple):
         rewards: (num_envs,) float32.
         terminated: (num_envs,) bool.
         truncated: (num_envs,) bool; never true together with `terminated`.
-        final_states: (num_envs, ...) last states of the episodes that ended. Other rows are undefined.
+        final_states: (num_envs, ...) next states before any reset. If an environment is reset in the step that ends its
+            episode, only the rows of ended episodes are valid.
     """
 
     rewards: np.ndarray
@@ -64,9 +65,9 @@ class EnvRange(NamedTuple):
 class Stream(ExperienceSource):
     """Steps of environments that are stepped together. A resumed stream gives the same steps bit for bit.
 
-    A stream is restored by repeating its actions from the reset seeds. To limit the time that this takes, each
-    environment is reset with a new seed about every RESEED_EVERY agent steps, summed over environments, when its
-    current episode ends. If that episode lasts another MAX_OVERDUE steps of its own, it is truncated.
+    This runner of vectorised environments is the only thing that steps them. It is restored by repeating its actions
+    from the reset seeds. To limit the time that this takes, an environment gets a new seed when the first episode ends
+    after RESEED_EVERY / total_envs of its own steps. An episode that lasts another MAX_OVERDUE steps is truncated.
 
     Args:
         envs: vector environment of lib.envs.vector_env.
@@ -82,7 +83,7 @@ class Stream(ExperienceSource):
             checkpoint and were reset; otherwise None.
     """
 
-    RESEED_EVERY = 500_000  # agent steps, summed over environments
+    RESEED_EVERY = 500_000  # agent steps, summed over environments; 0 for a new seed at every end of an episode
     MAX_OVERDUE = 100_000  # agent steps of one environment
 
     def __init__(self, envs: VectorEnv, seed: int = 0, env_range: EnvRange | None = None):
