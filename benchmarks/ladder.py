@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Print the ladder: each script's parent, its changed lines, what it keeps, lines of lib and to read, and its speed.
+"""Print a table of the scripts: how each differs from its parent, how much code it needs, and how fast it is.
 
-Lines of lib: all modules of lib that importing the script imports. Lines to read: the script, and what its Read line
-names: files of lib, or one thing in them. A reader of a rung has read its parent. Comments count, too.
+"Lines of lib" counts all modules of lib that importing a script imports. "Lines to read" counts the script and what
+its Read line names: files of lib, or one thing in them. Whoever reads a script has read its parent. Comments count.
 `./chapter09.py tables` puts chapter 9's part into docs/chapter09.md, and the speeds and lines into the README.
 """
 

@@ -51,10 +51,10 @@ BatchT = TypeVar("BatchT")
 
 def __getattr__(name: str) -> Any:
     """Return one of the third edition's names, which this project's scripts don't use and don't import."""
-    from lib import book
-
     if name not in __all__:
         raise AttributeError(f"module 'lib.common' has no attribute {name!r}")
+    from lib import book
+
     return getattr(book, name)
 
 

@@ -15,13 +15,10 @@ from lib.actors.contract import Weights
 from lib.envs.frames import frame_layout, stacks_frames
 from lib.experience.episodes import Episode
 from lib.experience.source import ExperienceSourceFirstLast
+from lib.experience.stream import FrameStep
 from lib.system.seeds import hashed_seed, seed_everything, undisturbed
 
 MODEL, SELECTOR = "model.", "selector."  # prefixes of the names of weights
-
-
-# Names of the arrays of a step, which are the arguments of Transitions.add and Ring.add.
-STEP = ("frames", "actions", "rewards", "terminated", "truncated", "final_frames")
 
 
 @dataclasses.dataclass
@@ -29,7 +26,7 @@ class Block:
     """Segment of a player: steps of its environments.
 
     Attributes:
-        arrays: the arrays of STEP, each (rounds, num_envs, ...), and "states", the states after the block.
+        arrays: the arrays of FrameStep, each (rounds, num_envs, ...), and "states", the states after the block.
         episodes: episodes that ended, without traces, by the index of their last transition.
         seconds: time in which the block was played.
         restored: snapshot before the first block of a new player; None in later blocks.
@@ -75,7 +72,7 @@ class Player:
         with undisturbed():
             seed_everything(block_seed(self._source.seed, self._index, self._block))
             columns = zip(*itertools.islice(self._steps, self._rounds), strict=True)
-            arrays = {name: np.stack(column) for name, column in zip(STEP, columns, strict=True)}
+            arrays = {name: np.stack(column) for name, column in zip(FrameStep._fields, columns, strict=True)}
         restored, self._restored = self._restored, None
         episodes = {}
         for episode in self._source.pop_episodes():
@@ -103,7 +100,7 @@ def block_size(env: gym.Env, transitions: int, envs: int) -> int:
     """
     stack, frame_shape, dtype = frame_layout(env.observation_space, stacks_frames(env))
     frame = math.prod(frame_shape) * dtype.itemsize
-    alignment = 64 * (len(STEP) + 1)
+    alignment = 64 * (len(FrameStep._fields) + 1)
     return (2 * transitions + stack * envs) * frame + transitions * (8 + 8 + 1 + 1) + alignment
 
 

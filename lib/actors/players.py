@@ -26,12 +26,13 @@ from ptan.experience import ExperienceFirstLast
 
 from lib.actors.contract import Actors, Weights
 from lib.actors.engines import start_actors
-from lib.actors.player import STEP, Block, Player, block_size, weights_of
+from lib.actors.player import Block, Player, block_size, weights_of
 from lib.errors import UsageError, counted
 from lib.experience.episodes import Episode, EpisodeTrace, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
 from lib.experience.snapshot import Snapshot
-from lib.experience.source import ExperienceSourceFirstLast, snapshot_of
+from lib.experience.source import ExperienceSourceFirstLast, snapshot_by_episodes
+from lib.experience.stream import FrameStep
 from lib.experience.transitions import Transitions
 from lib.system.clock import Stopwatch, since_process_start
 from lib.system.machine import cores, torch_threads
@@ -46,7 +47,7 @@ class _Handle:
 
     def __init__(self, source: ExperienceSourceFirstLast):
         self.source = source
-        self.snapshot = snapshot_of(source.seed, source.env_range)
+        self.snapshot = snapshot_by_episodes(source.seed, source.env_range)
         self.snapshot.restart(0)
         self.blocks: deque[tuple[list[ExperienceFirstLast], Block]] = deque()  # the current cycle's block is the first
         self.seconds_per_step = 0.0
@@ -60,8 +61,8 @@ class _Handle:
             if not self.blocks:  # it differs if an environment could not be restored
                 self.snapshot.load_state_dict(block.restored)
         assert self._transitions is not None
-        steps = zip(*(block.arrays[name] for name in STEP), strict=True)
-        transitions = [transition for step in steps for transition in self._transitions.add(*step)]
+        steps = map(FrameStep, *(block.arrays[name] for name in FrameStep._fields))
+        transitions = [transition for step in steps for transition in self._transitions.add(step)]
         self.seconds_per_step = block.seconds / len(transitions)
         self.blocks.append((transitions, block))
 

@@ -61,14 +61,14 @@ class ExperienceSourceFirstLast(ExperienceStream):
         env_range = EnvRange(first_env, len(self.pool), first_env + len(self.pool))
         super().__init__(envs, agent, seed, env_range, stacks_frames(self.pool[0]))
         self.frame_skip = frame_skip(self.pool[0])
-        self._snapshot = snapshot_of(seed, self.env_range)
+        self._snapshot = snapshot_by_episodes(seed, self.env_range)
 
     def __iter__(self) -> Iterator[ExperienceFirstLast]:
         """Yield transitions forever, one of each environment in turn."""
         self.begin()
         transitions = Transitions(self.states, self.stacked)
         for step in self.steps():
-            yield from transitions.add(*step)
+            yield from transitions.add(step)
 
     def _next_resets(self, which: np.ndarray) -> int | np.ndarray:
         return 0 if self.last_resets is None else self.last_resets[which] + 1
@@ -91,7 +91,7 @@ class ExperienceSourceFirstLast(ExperienceStream):
         return [episode.total for episode in self.pop_episodes()]
 
 
-def snapshot_of(seed: int, env_range: EnvRange) -> Snapshot:
+def snapshot_by_episodes(seed: int, env_range: EnvRange) -> Snapshot:
     """Return an empty snapshot of environments whose resets are numbered by their episodes."""
     return Snapshot(partial(_episode_seeds, seed, env_range), env_range.num_envs)
 

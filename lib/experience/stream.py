@@ -39,6 +39,24 @@ class Step(NamedTuple):
     final_states: np.ndarray
 
 
+class FrameStep(NamedTuple):
+    """One step of all environments as replays store it: the arguments of Ring.add.
+
+    Attributes:
+        frames: (num_envs, *frame_shape) newest frames of the states in which the actions were taken. At the start of an
+            episode, the first frame fills the whole stack.
+        actions, rewards, terminated, truncated: (num_envs,).
+        final_frames: (num_envs, *frame_shape) newest frames of Step.final_states.
+    """
+
+    frames: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    final_frames: np.ndarray
+
+
 class EnvRange(NamedTuple):
     """Range of a run's environments, if several processes step them.
 
@@ -302,8 +320,8 @@ class ExperienceStream(Stream):
         """Yield `steps`."""
         return self.steps()
 
-    def steps(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield steps forever, as the arguments of Ring.add."""
+    def steps(self) -> Iterator[FrameStep]:
+        """Yield steps forever."""
         self.begin()
         agent_states = [self.agent.initial_state() for _ in range(self.envs.num_envs)]
         while True:
@@ -313,14 +331,8 @@ class ExperienceStream(Stream):
             step = self.step(np.asarray(actions))
             for env in np.flatnonzero(step.terminated | step.truncated):
                 agent_states[env] = self.agent.initial_state()
-            yield (
-                frames,
-                np.asarray(actions),
-                step.rewards,
-                step.terminated,
-                step.truncated,
-                self._newest(step.final_states),
-            )
+            final_frames = self._newest(step.final_states)
+            yield FrameStep(frames, np.asarray(actions), step.rewards, step.terminated, step.truncated, final_frames)
 
 
 def snapshot_of(seed: int, env_range: EnvRange) -> Snapshot:

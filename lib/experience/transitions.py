@@ -8,6 +8,7 @@ import torch
 from ptan.experience import ExperienceFirstLast
 
 from lib.envs.frames import FrameStrip, LazyFrames
+from lib.experience.stream import FrameStep
 
 
 class Transitions:
@@ -25,25 +26,12 @@ class Transitions:
         if stacked:
             self._states = [strip.start(state) for strip, state in zip(self._strips, states, strict=True)]
 
-    def add(
-        self,
-        frames: np.ndarray,
-        actions: np.ndarray,
-        rewards: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        final_frames: np.ndarray,
-    ) -> list[ExperienceFirstLast]:
+    def add(self, step: FrameStep) -> list[ExperienceFirstLast]:
         """Return the transitions of one step, in the order of the environments.
 
         The last state is None if the episode terminated. If it was truncated, the learner bootstraps from it.
-
-        Args:
-            frames: (num_envs, *frame_shape) newest frames of the states in which the actions were taken. At the start
-                of an episode, the first frame fills the whole stack.
-            actions, rewards, terminated, truncated: (num_envs,).
-            final_frames: (num_envs, *frame_shape) newest frames of the next states, before any reset.
         """
+        frames, actions, rewards, terminated, truncated, final_frames = step
         transitions = []
         for env, strip in enumerate(self._strips):
             state, frame, final = self._states[env], frames[env], final_frames[env]

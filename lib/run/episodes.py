@@ -129,7 +129,7 @@ class Episodes:
         state.metrics |= {
             "reward": episode.total,
             "steps": episode.length,
-            # Episodes of one rollout are not in order, and TensorBoard would drop what it has if steps decreased.
+            # A rollout reports its episodes in any order. TensorBoard drops points if a step is smaller than the last.
             "end_step": max(episode.step, state.metrics.get("end_step", 0)),
             "avg_reward": self.smoothed,
             "avg_steps": self.smoothed_length,
