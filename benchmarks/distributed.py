@@ -3,7 +3,8 @@
 
 ./distributed.py                        # all: about an hour on two cores
 ./distributed.py speed --rounds 5       # Pong: steps/s of every engine and number of actors
-./distributed.py latency broadcast sgd  # an environment of 5 ms a step; weights to 8 actors; several learners
+./distributed.py latency                # an environment of 5 ms a step
+./distributed.py lag --seeds 5          # learning from segments of older weights, on CartPole
 ./distributed.py curve --seeds 3        # 8 actors and 1 actor on that environment: return against time
 ./distributed.py tables                 # only the tables and the picture of docs/distributed.md
 """
@@ -11,25 +12,22 @@
 import dataclasses
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from statistics import fmean
 
 import lab
 import launch
 import markup
-from lib import cli, dqn_model
-from lib.actors.contract import Weights
-from lib.actors.engines import ENGINES, start_actors
-from lib.ppo.actor import ActorSettings
-from lib.ppo.data_parallel import DataParallelTrainer
+from lib import cli
+from lib.actors.fleet import ENGINES
+from lib.ppo.actor import ActorSettings, PPOActor, Segment
 from lib.ppo.fast import FastModel, FastSettings, FastTrainer
 from lib.ppo.learner import PPOLearner
-from lib.ppo.rollout import Rollout
 from lib.ppo.segments import Segments
 
-import numpy as np
 import pandas as pd
 import torch
-from gymnasium import spaces
 from matplotlib import pyplot as plt
 from tqdm import tqdm
 
@@ -39,6 +37,8 @@ TIMED_STEPS = 10_240  # agent steps of a timed run of Pong
 ROLLOUT_STEPS = 1_024  # agent steps of an update of Pong
 LATENCY_SECONDS = 4.0  # seconds of a measurement of latency
 LATENCY_ROLLOUT = 64  # steps of an actor's segment in that measurement
+LAGS = (0, 4, 12)  # updates by which the weights of a segment are behind
+LAG_UPDATES = 80
 CURVE_OPTIONS = (
     "--game",
     "pong",
@@ -48,23 +48,14 @@ CURVE_OPTIONS = (
 )
 CURVE_SECONDS = 90  # seconds of a run of curve
 CURVE_BIN = 5  # seconds between two points of the curve
-PLANNED_ACTORS = (1, 8, 64, 512)
-# A stack of four screens, an int64 action, four float32 numbers and two booleans.
-STEP_BYTES = 4 * 84 * 84 + 8 + 4 * 4 + 2
+# Planned setups: actors with a core each, and whether the learner has a GPU.
+SETUPS = (("16 cores", 14, False), ("8 machines of 32 cores, a GPU", 256, True), ("1,000 actors, a GPU", 1000, True))
+MEASURED_CORES = 2  # on which one inline actor plays
+# The whole of 03_ppo_actors with 8 actors and an H200 (results/solve/gpu-speed.csv); its learner alone is faster.
+GPU_SPEED = 4_582
+# The newest screen, a share of the three before a segment of 64 steps, an action, four float32 and two booleans.
+STEP_BYTES = 84 * 84 * (1 + 3 / 64) + 8 + 4 * 4 + 2
 SETTINGS = FastSettings(minibatch=64, epochs=1, gamma=0.99, lam=0.95, clip=0.2, entropy=0.01, gradient_norm=1.0)
-
-
-class Receiver:
-    """Actor that only copies the weights that it receives."""
-
-    def __init__(self, number: int, state: object = None):
-        self.number = number
-
-    def set_model(self, model: Weights) -> None:
-        self.tensors = {name: tensor.clone() for name, tensor in model.tensors.items()}
-
-    def get_trajectory_segment(self) -> int:
-        return self.number
 
 
 def speed(rounds: int, go_on: bool) -> None:
@@ -101,81 +92,50 @@ def latency(rounds: int, go_on: bool) -> None:
         next(batches)
         start, gathered = time.perf_counter(), 0
         while time.perf_counter() - start < LATENCY_SECONDS:
-            gathered += len(next(batches))
+            gathered += sum(segment.steps for segment in next(batches))
         taken = time.perf_counter() - start
         source.close()
         results.add(
             round=number,
             engine=engine,
             actors=actors,
-            steps_per_second=f"{LATENCY_ROLLOUT * gathered / taken:.3f}",
+            steps_per_second=f"{gathered / taken:.3f}",
         )
 
 
-def broadcast(rounds: int, go_on: bool) -> None:
-    """Measure the milliseconds until 8 actors of this machine have copied the weights of the Nature network."""
-    results = lab.Results("distributed/broadcast", ("engine", "round", "milliseconds"), lab.stamp(actors=8), go_on)
-    tensors = dqn_model.DQN((4, 84, 84), 6).state_dict()
-    for engine in ENGINES:
-        if results.has(engine=engine, round=8 * rounds - 1):
-            continue
-        with start_actors(engine, Receiver, 8, Weights(1, tensors)) as actors:
-            for version in range(2, 8 * rounds + 7):
-                start = time.perf_counter()
-                actors.broadcast(Weights(version, tensors))
-                actors.gather()
-                milliseconds = 1000 * (time.perf_counter() - start)
-                number = version - 7  # the first five are not counted
-                if number >= 0 and not results.has(engine=engine, round=number):
-                    results.add(engine=engine, round=number, milliseconds=f"{milliseconds:.3f}")
+def lag(seeds: int, go_on: bool) -> None:
+    """Measure what 80 updates on CartPole reach if each learns from a segment that is LAGS updates old."""
+    columns = ("seed", "lag", "corrected", "mean_return")
+    results = lab.Results("distributed/lag", columns, lab.stamp(updates=LAG_UPDATES), go_on)
+    for seed, behind, corrected in tqdm(list(itertools.product(range(1, seeds + 1), LAGS, (False, True)))):
+        if not results.has(seed=seed, lag=behind, corrected=corrected):
+            mean = return_with_lag(behind, corrected, seed)
+            results.add(seed=seed, lag=behind, corrected=corrected, mean_return=f"{mean:.1f}")
 
 
-def sgd(rounds: int, go_on: bool) -> None:
-    """Measure the seconds of an epoch over 1,024 images, in minibatches of 256, by one learner and by two."""
-    columns = ("round", "learners", "threads", "seconds")
-    results = lab.Results("distributed/sgd", columns, lab.stamp(minibatch=256), go_on)
-    two_learners = DataParallelTrainer(image_trainer(), 2)
-    trainers: dict[tuple[int, int], FastTrainer | DataParallelTrainer] = {
-        (1, 1): image_trainer(),
-        (1, 2): image_trainer(),
-        (2, 1): two_learners,
-    }
-    rollout = random_rollout()
-    for trainer in trainers.values():
-        trainer.update(rollout)
-    for number, (learners, threads) in tqdm(list(lab.turns(rounds, list(trainers)))):
-        if results.has(round=number, learners=learners, threads=threads):
-            continue
-        torch.set_num_threads(threads)
-        start = time.perf_counter()
-        trainers[learners, threads].update(rollout)
-        taken = time.perf_counter() - start
-        results.add(round=number, learners=learners, threads=threads, seconds=f"{taken:.4f}")
-    two_learners.close()
-
-
-def image_trainer() -> FastTrainer:
-    """Return a trainer of a model for Pong."""
-    torch.manual_seed(0)
-    model = FastModel(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
-    optimizer = torch.optim.Adam(model.parameters(), 1e-5)
-    return FastTrainer(model, optimizer, dataclasses.replace(SETTINGS, minibatch=256))
-
-
-def random_rollout() -> Rollout:
-    """Return a rollout of 64 steps of 16 games with random content."""
-    generator, size = torch.Generator().manual_seed(1), (64, 16)
-    log_probs, values, next_values, rewards = (torch.randn(size, generator=generator) - 2.0 for _ in range(4))
-    return Rollout(
-        states=torch.randint(0, 255, (*size, 84, 84, 4), dtype=torch.uint8, generator=generator),
-        actions=torch.randint(0, 6, size, generator=generator),
-        log_probs=log_probs,
-        values=values,
-        next_values=next_values,
-        rewards=rewards,
-        terminated=torch.zeros(size, dtype=torch.bool),
-        ended=torch.zeros(size, dtype=torch.bool),
-    )
+def return_with_lag(behind: int, corrected: bool, seed: int) -> float:
+    """Return the mean of the last 20 returns of such a run, with V-trace or with PPO's ratio alone."""
+    torch.manual_seed(seed)
+    acting = ActorSettings("CartPole-v1", envs=8, actors=1, rollout=64, seed=seed)
+    model = FastModel(acting.space, acting.n_actions)
+    optimizer = torch.optim.Adam(model.parameters(), 5e-4, eps=1e-5)
+    settings = dataclasses.replace(SETTINGS, minibatch=128, epochs=3, kl_target=0.01)
+    learner, actor = PPOLearner(FastTrainer(model, optimizer, settings)), PPOActor(acting, 0)
+    waiting: deque[Segment] = deque()
+    returns: list[float] = []
+    actor.set_model(learner.get_model())
+    learner.normalise_by([actor.get_trajectory_segment()])
+    first = learner.version
+    while learner.version < first + LAG_UPDATES:
+        actor.set_model(learner.get_model())
+        waiting.append(actor.get_trajectory_segment())
+        returns += [episode.total for episode in waiting[-1].episodes]
+        if len(waiting) > behind:
+            segment = waiting.popleft()
+            if not corrected:
+                segment.version = learner.version
+            learner.train([segment])
+    return fmean(returns[-20:])
 
 
 def curves(seeds: int, go_on: bool) -> None:
@@ -232,20 +192,6 @@ def latency_table(frame: pd.DataFrame) -> str:
     return markup.table(("engine", "actors", "agent steps/s", "segments/s", "ratio to one actor"), rows)
 
 
-def broadcast_table(frame: pd.DataFrame) -> str:
-    """Return a row per engine."""
-    rows = [(name, markup.spread(own["milliseconds"])) for name, own in frame.groupby("engine", sort=False)]
-    return markup.table(("engine", "ms until 8 actors have the weights"), rows)
-
-
-def sgd_table(frame: pd.DataFrame) -> str:
-    """Return a row per number of learners and threads."""
-    rows = []
-    for (learners, threads), own in frame.groupby(["learners", "threads"]):
-        rows.append((learners, threads, markup.spread(own["seconds"], 2)))
-    return markup.table(("learners", "torch threads each", "seconds per epoch"), rows)
-
-
 def curve_table(frame: pd.DataFrame) -> str:
     """Return a row per number of actors: final return, seconds to a return of 100, and steps."""
     rows = []
@@ -258,6 +204,15 @@ def curve_table(frame: pd.DataFrame) -> str:
     return markup.table(
         ("actors", "mean return, last 20 s", "seconds to a return of 100", "agent steps in total"), rows
     )
+
+
+def lag_table(frame: pd.DataFrame) -> str:
+    """Return a row per lag: returns with PPO's ratio alone, and with V-trace."""
+    rows = []
+    for behind, own in frame.groupby("lag"):
+        alone, corrected = (own[own["corrected"] == choice]["mean_return"] for choice in (False, True))
+        rows.append((behind, markup.spread(alone, 0), markup.spread(corrected, 0)))
+    return markup.table(("updates behind", "PPO's ratio alone", "V-trace"), rows)
 
 
 def draw_curve(frame: pd.DataFrame) -> None:
@@ -274,33 +229,31 @@ def draw_curve(frame: pd.DataFrame) -> None:
 
 
 def plan_table(frame: pd.DataFrame) -> str:
-    """Return the steps per second that more actors, this learner and a network would allow, by calculation."""
+    """Return the agent steps per second of Pong that actors, learner and network of each setup allow."""
     inline = frame[(frame["engine"] == "inline") & (frame["actors"] == 1)]
     # Timing begins with the first batch. By then, two rollouts have been played, and the second has not been used.
-    acting = (TIMED_STEPS - 2 * ROLLOUT_STEPS) / inline["wait"].median()
+    acting = (TIMED_STEPS - 2 * ROLLOUT_STEPS) / inline["wait"].median() / MEASURED_CORES
     learning = (TIMED_STEPS - ROLLOUT_STEPS) / inline["learn"].median()
-    slow_network, fast_network = (gigabits * 1e9 / 8 / STEP_BYTES for gigabits in (1, 10))
     rows = []
-    for actors in PLANNED_ACTORS:
-        bounds = [actors * acting, learning, slow_network, fast_network]
-        rows.append((actors, *(f"{bound:,.0f}" for bound in bounds)))
-    return markup.table(("actors", "actors' bound", "learner's bound", "1 Gbit/s", "10 Gbit/s"), rows)
+    for setup, actors, gpu in SETUPS:
+        bounds = [actors * acting, GPU_SPEED if gpu else learning, 10e9 / 8 / STEP_BYTES]
+        useful = max(1, round(bounds[1] / acting))
+        rows.append((setup, f"{actors:,}", *(f"{bound:,.0f}" for bound in bounds), useful))
+    columns = ("setup", "actors", "actors' bound", "learner's bound", "10 Gbit/s", "actors that one learner can use")
+    return markup.table(columns, rows)
 
 
 # Results file, page and table of each marker.
 TABLES: dict[str, tuple[str, str, Callable[[pd.DataFrame], str]]] = {
     "speed": ("speed", PAGE, speed_table),
     "latency": ("latency", markup.MEASUREMENTS, latency_table),
-    "broadcast": ("broadcast", markup.MEASUREMENTS, broadcast_table),
-    "sgd": ("sgd", markup.MEASUREMENTS, sgd_table),
+    "lag": ("lag", PAGE, lag_table),
     "curve": ("curve", PAGE, curve_table),
     "plan": ("speed", markup.MEASUREMENTS, plan_table),
 }
 MEASURES: dict[str, Callable[[int, bool], None]] = {
     "speed": speed,
     "latency": latency,
-    "broadcast": broadcast,
-    "sgd": sgd,
 }
 
 
@@ -320,17 +273,19 @@ def pictures() -> None:
 
 def main() -> None:
     parser = lab.parser(__doc__)
-    lab.add_experiments(parser, *MEASURES, "curve", "tables")
+    lab.add_experiments(parser, *MEASURES, "lag", "curve", "tables")
     parser.add_argument(
         "--rounds", type=cli.positive, default=3, help="rounds of all experiments except curve (default: 3)"
     )
-    parser.add_argument("--seeds", type=cli.positive, default=3, help="seeds of curve (default: 3)")
+    parser.add_argument("--seeds", type=cli.positive, default=3, help="seeds of lag and curve (default: 3)")
     lab.add_go_on(parser)
     args = parser.parse_args()
-    chosen = args.what or [*MEASURES, "curve"]
+    chosen = args.what or [*MEASURES, "lag", "curve"]
     for name, measure in MEASURES.items():
         if name in chosen:
             measure(args.rounds, args.go_on)
+    if "lag" in chosen:
+        lag(args.seeds, args.go_on)
     if "curve" in chosen:
         curves(args.seeds, args.go_on)
     markup.write(blocks())

@@ -7,7 +7,7 @@
 
 In the run with actor processes, one of them is killed every minute. The slopes are those of straight lines through the
 second half of the samples, when the replay is full. The exit code is 1 if memory, handles or threads grow by more than
-GROWTH of their median in that half (and by more than 1 MB, handle or thread), or if a killed actor was not replaced.
+GROWTH of their median in that half (and by more than 1 MB, handle or thread), or if a killed actor did not come back.
 Where actors are killed, the sums depend on how many of them are up, so the peaks of both halves are compared.
 """
 
@@ -158,7 +158,7 @@ def gauge(script: str, early: pd.DataFrame, late: pd.DataFrame, name: str) -> st
 
 
 def problems(script: str, frame: pd.DataFrame) -> Iterator[str]:
-    """Yield what grew, and whether killed actors were not replaced."""
+    """Yield what grew, and whether killed actors did not come back."""
     early, late = halves(frame)
     hours = np.ptp(late.seconds) / 3600
     for name in GAUGES:
@@ -167,7 +167,9 @@ def problems(script: str, frame: pd.DataFrame) -> Iterator[str]:
             yield f"{script}: {name} grew by {growth:.1f} in the second half"
     if script == KILLED:
         complete = frame[frame.processes == frame.processes.max()]
-        if complete.killed.max() < max(1, frame.killed.max() - 3):  # a replacement may take minutes on a busy machine
+        if complete.killed.max() < max(
+            1, frame.killed.max() - 3
+        ):  # an actor's start may take minutes on a busy machine
             yield f"{script}: of {frame.killed.max():.0f} killed actors, only {complete.killed.max():.0f} came back"
 
 

@@ -2,13 +2,13 @@
 """PPO with actors that run in this process, in other processes, or on a Ray cluster.
 
 Idea    the environments of 02_ppo_fast.py are divided among actors; the learner sends its weights to the actors, and
-        they send back trajectory segments
+        they send back trajectory segments. With --async they play during updates, and V-trace corrects the lag
 Parent  02_ppo_fast.py, with actors in place of its sampler
 Keeps   close: the same steps and updates up to rounding; with --async, statistics
 Paper   Espeholt et al., IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures,
         2018, https://arxiv.org/abs/1802.01561
 Run     ./03_ppo_actors.py --actors 8 --engine process
-Read    lib/ppo/segments.py for the exchange of weights and segments, then lib/actors/contract.py for the engines
+Read    lib/ppo/segments.py for the exchange of weights and segments, then lib/actors/fleet.py for the actors
 """
 
 import sys
@@ -22,6 +22,7 @@ from lib.nets import encoders
 from lib.ppo.actor import ActorSettings
 from lib.ppo.fast import FastModel, FastSettings, FastTrainer
 from lib.ppo.learner import PPOLearner
+from lib.ppo.learners import join_learners
 from lib.ppo.segments import Segments
 from lib.run.setup import setup_ignite
 
@@ -32,23 +33,16 @@ NAME = Path(__file__).stem
 
 
 def train(params, args):
-    acting = ActorSettings(
-        params.env_name,
-        envs=params.envs,
-        actors=args.actors,
-        rollout=params.rollout,
-        seed=args.seed,
-        engine=args.engine,
-        patience=args.patience,
-        address=args.address,
-        cpus=args.actor_cpus,
-        bfloat16=True,
-    )
-    model = FastModel(acting.space, acting.n_actions, encoders.fast_dtype(args.device)).to(args.device)
+    group = join_learners(args.device)
+    acting = ActorSettings.of(params, args, group)
+    model = FastModel(acting.space, acting.n_actions, encoders.fast_dtype(group.device)).to(group.device)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
-    trainer = FastTrainer(model, optimizer, FastSettings.of(params), args.device)
-    learner = PPOLearner(trainer, args.learners)
-    segments = Segments(acting, learner, args.max_lag)
+    trainer = FastTrainer(model, optimizer, FastSettings.of(params), group.device, group)
+    learner = PPOLearner(trainer)
+    segments = Segments(acting, learner, args.asynchronous)
+    if group.rank:  # the first learner has the run folder
+        segments.follow()
+        sys.exit()
 
     def process_batch(engine, batch):
         trainer.settings = FastSettings.of(params.annealed(segments.steps_done))
@@ -63,25 +57,8 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__, PPO_FAST_HYPERPARAMS)
-    parser.add_argument("--actors", type=cli.positive, default=2, metavar="K", help="number of actors")
-    parser.add_argument(
-        "--async",
-        dest="max_lag",
-        type=cli.positive,
-        nargs="?",
-        const=2,
-        metavar="LAG",
-        help="let actors play while the learner learns; drop segments whose weights are more than LAG updates old "
-        "(without a number: 2)",
-    )
-    parser.add_argument(
-        "--learners", type=cli.positive, default=1, metavar="K", help="number of learners that split each minibatch"
-    )
+    parser.add_argument("--actors", type=cli.positive, metavar="K", help="number of actors (default: by cores)")
+    parser.add_argument("--async", dest="asynchronous", action="store_true", help="let actors play during updates")
+    parser.add_argument("--actor-cpus", type=cli.above_zero, default=1.0, metavar="F", help="CPUs of an actor on Ray")
     cli.add_engine_options(parser, "actors", "segment")
-    parser.add_argument(
-        "--actor-cpus",
-        type=cli.above_zero,
-        metavar="F",
-        help="CPUs per actor on Ray (default: 1; less if there are more actors than cores and no --address)",
-    )
     cli.main(train, parser, NAME)

@@ -97,9 +97,9 @@ def tune_params(
         UsageError: if Ray Tune is not installed.
     """
     try:
-        from lib.actors.ray_package import import_ray
+        from lib.actors.ray_engine import import_ray
 
-        ray = import_ray(local_only=True)
+        ray = import_ray(is_local=True)
         from ray import tune
     except (ImportError, UsageError) as error:
         raise UsageError(f"--tune needs Ray Tune, which is not installed; run {install_command('book')}") from error

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -115,9 +116,15 @@ def add_engine_options(parser: Parser, role: str, unit: str) -> None:
         type=positive,
         default=60,
         metavar="SECONDS",
-        help=f"replace {role} that send no {unit} for this long, or for three times as long as their last one took",
+        help=f"restart {role} that send no {unit} for this long, or for three times as long as their last one took",
     )
-    add("--address", metavar="HOST:PORT", help="with --engine ray: cluster to join (default: start a local one)")
+    add(
+        "--address",
+        metavar="ADDRESS",
+        default=os.environ.get("RAY_ADDRESS"),
+        help="with --engine ray: cluster to join, as HOST:PORT, auto or ray://HOST:PORT (default: RAY_ADDRESS, or "
+        "start a local Ray)",
+    )
 
 
 def add_env_option(parser: Parser) -> None:

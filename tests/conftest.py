@@ -27,7 +27,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 LONGEST = (
     "test_faults.py",
     "test_distributed.py",
-    "actors/test_contract.py",
+    "actors/test_fleet.py",
     "test_scripts.py",
     "test_resume.py",
     "chapter08/test_scripts.py",

@@ -3,14 +3,17 @@
 The environments are registered with gymnasium, so that scripts under test can use `--env-id fakes:Catch-v0`.
 """
 
+import heapq
 import itertools
+import math
 import multiprocessing
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
@@ -18,8 +21,10 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from lib.actors.engines import Engine
+from lib.actors.fleet import Fleet
+from lib.actors.worker import Hello, Lost, Ready, State, Weights
 from lib.envs import vector_env
-from lib.errors import UsageError
 from lib.experience.ring import Ring
 from lib.experience.stream import ExperienceStream
 
@@ -32,25 +37,33 @@ class Counting(gym.Env):
     Args:
         length: steps per episode.
         truncates: truncate episodes instead of terminating them.
+        first: number that is added to the observations.
     """
 
-    def __init__(self, length=4, truncates=False):
+    def __init__(self, length=4, truncates=False, first=0):
         self.observation_space = spaces.Box(0, 255, (1,), np.uint8)
         self.action_space = spaces.Discrete(2)
         self.length = length
         self.truncates = truncates
+        self.first = first
         self.seeds = []
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.seeds.append(seed)
         self.t = 0
-        return np.array([0], np.uint8), {}
+        return np.array([self.first], np.uint8), {}
 
     def step(self, action):
         self.t += 1
         end = self.t == self.length
-        return np.array([self.t], np.uint8), float(self.t), end and not self.truncates, end and self.truncates, {}
+        return (
+            np.array([self.first + self.t], np.uint8),
+            float(self.t),
+            end and not self.truncates,
+            end and self.truncates,
+            {},
+        )
 
 
 class Logged(Counting):
@@ -528,10 +541,26 @@ class Failing(Catch):
         return None if self.left == 0 and self.how == "none" else observation, reward, *rest
 
 
-class Timed(dict[str, Any]):
-    """Segment of a fake actor that says how long it took."""
+class Count(NamedTuple):
+    """Segment of a Counter; see actors.worker.Segment.
 
-    seconds = 0.2
+    Attributes:
+        number: actor index.
+        life: number of restarts of the actor.
+        nth: number of its segments so far.
+        weight: value of the weights that the actor has copied.
+        pid: process of the actor.
+    """
+
+    number: int
+    life: int
+    nth: int
+    version: int
+    weight: int
+    pid: int
+    restart: tuple[int, int]
+    steps: int = 10
+    seconds: float = 0.1
 
 
 class Counter:
@@ -539,102 +568,95 @@ class Counter:
 
     Args:
         number: actor index.
-        state: {"count": number of segments so far}, or None for a new actor.
+        state: what `state_dict` or Count.restart returned, or None for a new actor.
+        before: function of this actor that is called before each segment.
     """
 
-    def __init__(self, number, state=None):
+    def __init__(self, number, state=None, before=lambda actor: None):
         self.number = number
-        self.count = 0 if state is None else state["count"]
-        self.model: Any = None
-        self.slots = (np.zeros((1000, 7), np.int64), np.zeros((1000, 7), np.int64))
+        self.life, self.count = (0, 0) if state is None else state
+        self.before = before
 
     def set_model(self, model):
-        self.model = (model.version, {name: each.clone() for name, each in model.tensors.items()})
+        self.version, self.weight = model.version, model.tensors["a"].clone()
 
     def get_trajectory_segment(self):
+        self.before(self)
         self.count += 1
-        large = self.slots[self.count % 2]
-        large[:] = 100 * self.number + self.count
-        version, tensors = self.model
-        return {
-            "number": self.number,
-            "count": self.count,
-            "version": version,
-            "weights": tensors["a"].numpy(),
-            "b": tensors["b"].item(),
-            "large": large,
-            "pid": os.getpid(),
-        }
+        restart = (self.life + 1, self.count)
+        return Count(self.number, self.life, self.count, self.version, int(self.weight), os.getpid(), restart)
+
+    def state_dict(self):
+        return self.life, self.count
 
     def __str__(self):
         return f"at {self.count}"
 
-    @staticmethod
-    def raising(number, state):
-        class Raising(Counter):
-            def get_trajectory_segment(self):
-                if self.number == 1 and self.count == 3:
-                    fail_on_purpose()
-                return super().get_trajectory_segment()
 
-        return Raising(number, state)
+def fail_on_purpose(actor):
+    """Raise an error in the third segment of actor 1."""
+    if (actor.number, actor.count) == (1, 2):
+        raise RuntimeError("out of numbers")
 
-    @staticmethod
-    def slow(number, state):
-        class Sleeping(Counter):
-            def get_trajectory_segment(self):
-                time.sleep(0.2)
-                return Timed(super().get_trajectory_segment())
 
-        return Sleeping(number, state)
+def play_and_hang(connection, engine):
+    """Send the process ids of two actors that hang in their second segments, and wait. Runs in a child process."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # for workers of Ray
+    fleet = Fleet(engine, [partial(Counter, before=lambda actor: time.sleep(600 * actor.count))] * 2, [None] * 2)
+    pids = set()
+    while len(pids) < 2 or fleet.idle():
+        for index in fleet.idle():
+            fleet.order(index, Weights(1, {"a": torch.ones(())}))
+        pids |= {segment.pid for _, segment in fleet.take()}
+    connection.send(pids)
+    time.sleep(600)
 
-    @staticmethod
-    def unmakeable(number, state):
-        raise ValueError("no such counter")
 
-    @staticmethod
-    def unaffordable(number, state):
-        raise UsageError("counter 1000 needs 9 GB; take 3 at most")
+class FakeEngine(Engine):
+    """Engine of actors on a fake clock.
 
-    @staticmethod
-    def unaffordable_later(number, state):
-        class Unaffordable(Counter):
-            def get_trajectory_segment(self):
-                raise UsageError("counter 1000 needs 9 GB; take 3 at most")
+    Args:
+        delay: function (index, method) that returns the seconds until the answer, or None for no answer.
 
-        return Unaffordable(number, state)
+    Attributes:
+        now: time of the clock in seconds.
+        killed: actors that were killed.
+    """
 
-    @staticmethod
-    def picky(number, state):
-        class Picky(Counter):
-            def set_model(self, model):
-                raise KeyError("no such weight")
+    def __init__(self, delay):
+        self.now, self.killed = 100.0, []
+        self._delay, self._answers, self._numbers = delay, [], itertools.count()
 
-        return Picky(number, state)
+    def start(self, index, payload):
+        self.send(index, "hello")
+        self.send(index, "start")
 
-    @staticmethod
-    def dying(number, state):
-        class Dying(Counter):
-            def get_trajectory_segment(self):
-                os._exit(7)
+    def send(self, index, method, *arguments):
+        delay = self._delay(index, method)
+        if delay is not None:
+            played = Count(index, 0, 1, 1, 1, 0, restart=(1, 1), seconds=delay)
+            answer = {"hello": Hello.here(), "start": Ready(), "state": State(index), "play": played}[method]
+            heapq.heappush(self._answers, (self.now + delay, next(self._numbers), index, answer))
 
-        return Dying(number, state)
+    def lose(self, index):
+        """Let an actor die now."""
+        self._answers = [each for each in self._answers if each[2] != index]
+        heapq.heapify(self._answers)
+        heapq.heappush(self._answers, (self.now, -1, index, Lost("was killed by SIGKILL")))
 
-    @staticmethod
-    def hanging(once):
-        """Return an actor class whose actor 0 hangs once, in its second segment.
+    def receive(self, timeout):
+        next_at = self._answers[0][0] if self._answers else math.inf
+        self.now = min(self.now + timeout, max(self.now, next_at))
+        came = []
+        while self._answers and self._answers[0][0] <= self.now:
+            came.append(heapq.heappop(self._answers)[2:])
+        return came
 
-        Before it hangs, it creates the file `once`. If that file exists, it does not hang.
-        """
+    def kill(self, index):
+        self.killed.append(index)
 
-        class Hanging(Counter):
-            def get_trajectory_segment(self):
-                if self.number == 0 and self.count == 1 and not once.exists():
-                    once.touch()
-                    time.sleep(1000)
-                return super().get_trajectory_segment()
-
-        return Hanging
+    def close(self):
+        pass
 
 
 def start_two_and_wait(connection):
@@ -642,10 +664,6 @@ def start_two_and_wait(connection):
     programs = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
     connection.send([program.pid for program in programs])
     time.sleep(60)
-
-
-def fail_on_purpose():
-    raise RuntimeError("out of numbers")
 
 
 class Linear(nn.Module):
@@ -765,15 +783,3 @@ def pong_ring() -> Ring:
     ring = Ring.for_source(ExperienceStream(envs, RandomPlay(), seed=3), 1000, gamma=0.99)
     ring.populate(1000)
     return ring
-
-
-def raise_at(call, function):
-    """Return a function that raises an error at this call, counted from 0, instead of calling `function`."""
-    calls = itertools.count()
-
-    def call_or_raise(*arguments):
-        if next(calls) == call:
-            raise RuntimeError("the paddle broke")
-        return function(*arguments)
-
-    return call_or_raise

@@ -109,8 +109,8 @@ def assert_updates_agree_with_the_slow_twin(kind, settings, rollouts):
             assert torch.allclose(weights, expected, atol=1e-5), name
 
 
-def trainer_of(model, optimizer=None, device="cpu", **changes):
+def trainer_of(model, optimizer=None, device="cpu", group=None, **changes):
     """The model's trainer with `settings_of(**changes)`, and Adam with a learning rate of 0.001 by default."""
     optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=1e-3)
     trainer, settings = KINDS[type(model)]
-    return trainer(model, optimizer, settings_of(settings, **changes), device)
+    return trainer(model, optimizer, settings_of(settings, **changes), device, group)

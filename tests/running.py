@@ -244,6 +244,12 @@ def workers_of(process: ForkedProcess) -> list[psutil.Process]:
     return [child for child in children if child.ppid() != process.pid and child.children() == []]
 
 
+def gone(pids: Iterable[int]) -> bool:
+    """Wait until these processes have ended, and return whether they have."""
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=20)
+    return all(each.status() == psutil.STATUS_ZOMBIE for each in alive)
+
+
 def wait_for(condition: Callable[[], Any], process: ForkedProcess, seconds: float = 120) -> None:
     """Wait until `condition` holds; fail if the process ends or the time is over before that."""
     end = time.monotonic() + seconds

@@ -103,10 +103,10 @@ needs_namespaces = pytest.mark.skipif(
 @needs_namespaces
 @pytest.mark.long
 @pytest.mark.parametrize("script", [ACTORS, PARALLEL])
-def test_a_small_dev_shm_is_reported_before_it_overflows(tmp_path, script):
+def test_actors_and_players_need_no_shared_memory(tmp_path, script):
     catch = ("--env-id", "fakes:Catch-v0", "--stop-after", 128, "--quiet", "--runs-dir", tmp_path)
     command = [sys.executable, PROJECT / script, *catch, *(SMALL_PPO if script == ACTORS else SMALL_DQN)]
-    shell = 'mount -t tmpfs -o size=1m tmpfs /dev/shm; exec "$@"'
+    shell = 'mount -t tmpfs -o size=4k tmpfs /dev/shm; exec "$@"'
     process = subprocess.run(
         ["unshare", "-rm", "bash", "-c", shell, "bash", *map(str, command)],
         env=ENVIRONMENT,
@@ -114,9 +114,7 @@ def test_a_small_dev_shm_is_reported_before_it_overflows(tmp_path, script):
         text=True,
         timeout=120,
     )
-    assert process.returncode == 2
-    assert "MB of memory to share with other processes do not fit into /dev/shm: No space left" in process.stderr
-    assert "Traceback" not in process.stderr
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.long

@@ -124,10 +124,3 @@ def test_evaluate_runs_on_a_cpu_and_on_a_gpu(tmp_path, script):
         words = (path, *trusting(path), "--checkpoint", "last", "--episodes", 2, "--device", device)
         process = run_by_itself(Path("tools/evaluate.py"), *words)
         assert process.returncode == 0, process.stderr
-
-
-def test_more_learners_than_gpus_are_refused(tmp_path):
-    learners = 32  # a divisor of the minibatch
-    process = run(PPO_ACTORS, *PPO_OPTIONS, "--device", "cuda", "--learners", learners, "--runs-dir", tmp_path)
-    assert process.returncode == 2
-    assert f"{learners} learners need one GPU each" in process.stderr

@@ -1,53 +1,72 @@
-"""Choice of the engine that runs the actors."""
+"""Engines: where actors run. An engine only starts, sends, receives and ends; see fleet.py for everything else."""
 
-import logging
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections import deque
 from typing import Any
 
-from lib.actors.contract import Actors, Make, Weights
-from lib.actors.inline import InlineActors
-from lib.actors.process import ProcessActors
-from lib.actors.ray_cluster import RayActors
-from lib.errors import UsageError
-
-log = logging.getLogger(__name__)
-
-ENGINES: dict[str, Callable[..., Actors]] = {"inline": InlineActors, "process": ProcessActors, "ray": RayActors}
+from lib.actors.worker import Weights, Worker, pack
 
 
-def start_actors(
-    engine: str,
-    make: Make,
-    count: int,
-    weights: Weights,
-    state_of: Callable[[int], Any] = lambda index: None,
-    *,
-    room: int = 2**20,
-    address: str | None = None,
-    cpus: float | None = None,
-    **options: Any,
-) -> Actors:
-    """Start actors.
+class Engine(ABC):
+    """Interface of the engines. Actors are numbered from 0; their answers to messages come in order."""
 
-    Args:
-        engine: key of ENGINES.
-        make, count, weights, state_of: see Actors.
-        room: see ProcessActors.
-        address, cpus: see RayActors.
-        options: further arguments of Actors.
+    @abstractmethod
+    def start(self, index: int, payload: bytes) -> None:
+        """Start an actor, or one in place of a lost one. It answers Hello when it has started, and later Ready.
 
-    Raises:
-        UsageError: if the engine is unknown or not installed, if it cannot run that many actors, or if `count` is
-            below 1.
-    """
-    if engine not in ENGINES:
-        raise UsageError(f"engine is {engine!r}; it has to be one of {', '.join(ENGINES)}")
-    if count < 1:
-        raise UsageError(f"{count} actors were asked for; there has to be at least 1")
-    if engine != "ray" and (address is not None or cpus is not None):
-        log.warning("--address and --actor-cpus are options of --engine ray; --engine %s ignores them.", engine)
-    own: dict[str, dict[str, Any]] = {
-        "process": {"room": room},
-        "ray": {"room": room, "address": address, "cpus": cpus},
-    }
-    return ENGINES[engine](make, count, weights, state_of, **options, **own.get(engine, {}))
+        Args:
+            index: index of the actor.
+            payload: see Worker.start.
+        """
+
+    def pack(self, weights: Weights) -> Any:
+        """Return weights in the form in which `send` takes them, once for all actors."""
+        return pack(weights)
+
+    @abstractmethod
+    def send(self, index: int, method: str, *arguments: Any) -> None:
+        """Ask a method of an actor's Worker. If the actor is lost, `receive` says so later. This never waits."""
+
+    @abstractmethod
+    def receive(self, timeout: float) -> list[tuple[int, Any]]:
+        """Wait up to `timeout` seconds for answers. Return (index, answer); Lost stands for all that a lost one owes.
+
+        An actor that is lost does not answer any more until it is started again.
+        """
+
+    @abstractmethod
+    def kill(self, index: int) -> None:
+        """Kill an actor. `receive` says nothing about it until it is started again."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all actors. This can be called twice."""
+
+
+class InlineEngine(Engine):
+    """Actors in the learner's own process, one after the other. The other engines are tested against it."""
+
+    def __init__(self) -> None:
+        self._workers: dict[int, Worker] = {}
+        self._asked: deque[tuple[int, str, tuple[Any, ...]]] = deque()
+
+    def start(self, index: int, payload: bytes) -> None:
+        self._workers[index] = Worker(index)
+        self.send(index, "hello")
+        self.send(index, "start", payload)
+
+    def send(self, index: int, method: str, *arguments: Any) -> None:
+        self._asked.append((index, method, arguments))
+
+    def receive(self, timeout: float) -> list[tuple[int, Any]]:
+        if not self._asked:
+            return []
+        index, method, arguments = self._asked.popleft()
+        return [(index, getattr(self._workers[index], method)(*arguments))]
+
+    def kill(self, index: int) -> None:
+        """Do nothing, because an actor that is playing here is never late."""
+
+    def close(self) -> None:
+        self._workers.clear()
+        self._asked.clear()

@@ -2,18 +2,15 @@
 
 import dataclasses
 import itertools
-import math
 import time
 from collections.abc import Mapping
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 
-from lib.actors.contract import Weights
-from lib.envs.frames import frame_layout, stacks_frames
-from lib.experience.episodes import Episode
+from lib.actors.worker import Weights
+from lib.experience.episodes import Episode, to_send
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.experience.stream import FrameStep
 from lib.system.seeds import hashed_seed, seed_everything, undisturbed
@@ -23,40 +20,60 @@ MODEL, SELECTOR = "model.", "selector."  # prefixes of the names of weights
 
 @dataclasses.dataclass
 class Block:
-    """Segment of a player: steps of its environments.
+    """Segment of a player: steps of its environments; see actors.worker.Segment.
 
     Attributes:
-        arrays: the arrays of FrameStep, each (rounds, num_envs, ...), and "states", the states after the block.
-        episodes: episodes that ended, without traces, by the index of their last transition.
+        step: the arrays of FrameStep, each (rounds, num_envs, ...).
+        episodes: episodes that ended, by the index of their last transition.
+        began: (num_envs, ...) states before the first block of a new player; None in later blocks.
+        version: version of the weights.
         seconds: time in which the block was played.
-        restored: snapshot before the first block of a new player; None in later blocks.
+        restart: number of the next block, and the last episode of each environment.
     """
 
-    arrays: dict[str, np.ndarray]
+    step: FrameStep
     episodes: dict[int, Episode]
+    began: np.ndarray | None
+    version: int
     seconds: float
-    restored: dict[str, Any] | None
+    restart: dict[str, Any]
+
+    @property
+    def steps(self) -> int:
+        """Agent steps."""
+        return self.step.actions.size
 
 
 class Player:
-    """Actor that plays blocks in the environments of an experience source.
+    """Actor that plays blocks in the environments of an experience source; see actors.worker.Actor.
 
     Args:
-        index: index of the player.
-        state: the source, which must be unused; the number of the first block; and the snapshot to restore, in which
-            states are None if its environments have not been reset yet.
+        source: the source, which must be unused.
         rounds: steps of each environment in a block.
+        traces: whether episodes are sent with their traces.
+        index: index of the player.
+        state: what `state_dict` or Block.restart returned, or None for a new run.
     """
 
-    def __init__(self, index: int, state: tuple[ExperienceSourceFirstLast, int, dict[str, Any]], rounds: int):
-        self._index = index
-        self._source, self._block, snapshot = state
-        self._rounds = rounds
-        if snapshot["states"] is not None:
-            self._source.restore(snapshot)
-        self._source.begin()
-        self._restored: dict[str, Any] | None = self._source.snapshot()
-        self._steps = self._source.steps()
+    def __init__(
+        self,
+        source: ExperienceSourceFirstLast,
+        rounds: int,
+        traces: bool,
+        index: int,
+        state: Mapping[str, Any] | None,
+    ):
+        self._index, self._source, self._rounds, self._traces = index, source, rounds, traces
+        self._block, self._version = 0, -1
+        if state is not None:
+            self._block = state["block"]
+            if "source" in state:
+                source.load_state_dict(state["source"])
+            else:
+                source.skip_episodes(np.array(state["episodes"]))
+        source.begin()
+        self._began: np.ndarray | None = source.states.copy()
+        self._steps = source.steps()
 
     def set_model(self, model: Weights) -> None:
         """Act with these weights, and with these values of the action selector."""
@@ -65,21 +82,28 @@ class Player:
         values = vars(agent.action_selector)
         for name, value in _without_prefix(model.tensors, SELECTOR).items():
             values[name] = type(values[name])(value.item())
+        self._version = model.version
 
     def get_trajectory_segment(self) -> Block:
         """Return the next block."""
-        start, steps_before = time.perf_counter(), self._source.steps_done
+        start, source, steps_before = time.perf_counter(), self._source, self._source.steps_done
         with undisturbed():
-            seed_everything(block_seed(self._source.seed, self._index, self._block))
+            seed_everything(block_seed(source.seed, self._index, self._block))
             columns = zip(*itertools.islice(self._steps, self._rounds), strict=True)
-            arrays = {name: np.stack(column) for name, column in zip(FrameStep._fields, columns, strict=True)}
-        restored, self._restored = self._restored, None
+            step = FrameStep(*(np.stack(column) for column in columns))
+        began, self._began = self._began, None
         episodes = {}
-        for episode in self._source.pop_episodes():
-            rounds = (episode.step - steps_before) // len(self._source.pool) - 1
-            episodes[rounds * len(self._source.pool) + episode.env] = episode._replace(trace=None)
+        for episode in source.pop_episodes():
+            rounds = (episode.step - steps_before) // len(source.pool) - 1
+            episodes[rounds * len(source.pool) + episode.env] = to_send(episode, self._traces)
         self._block += 1
-        return Block(arrays | {"states": self._source.states}, episodes, time.perf_counter() - start, restored)
+        assert source.last_resets is not None
+        restart = {"block": self._block, "episodes": source.last_resets.tolist()}
+        return Block(step, episodes, began, self._version, time.perf_counter() - start, restart)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of the next block, and the state of the source."""
+        return {"block": self._block, "source": self._source.state_dict()}
 
     def __str__(self) -> str:
         return f"in block {self._block}"
@@ -88,20 +112,6 @@ class Player:
 def block_seed(seed: int, player: int, block: int) -> int:
     """Return the 32-bit seed of the random numbers that a player draws in a block."""
     return hashed_seed(seed, player, block, 1)
-
-
-def block_size(env: gym.Env, transitions: int, envs: int) -> int:
-    """Return an upper bound on the bytes of a block's arrays.
-
-    Args:
-        env: one of the environments.
-        transitions: number of transitions in a block.
-        envs: number of environments that take turns.
-    """
-    stack, frame_shape, dtype = frame_layout(env.observation_space, stacks_frames(env))
-    frame = math.prod(frame_shape) * dtype.itemsize
-    alignment = 64 * (len(FrameStep._fields) + 1)
-    return (2 * transitions + stack * envs) * frame + transitions * (8 + 8 + 1 + 1) + alignment
 
 
 def selector_values(selector: Any) -> dict[str, float]:

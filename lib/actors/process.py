@@ -1,64 +1,90 @@
-"""Actors in processes of this machine. Weights and segments go through shared memory."""
+"""Actors in processes of this machine. Weights and segments go through pipes."""
 
 import atexit
+import logging
+import pickle
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing import connection
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
-from lib.actors.contract import Actors, Lost
-from lib.actors.process_worker import act
-from lib.system import memory
-from lib.system.processes import Child, pickled, start_server
-from lib.system.shared_memory import SharedWeights, Slots
+import torch
 
-SERVER_BYTES = 230 * 2**20  # memory of the fork server, measured and rounded up
-ACTOR_BYTES = 40 * 2**20  # memory that an actor does not share, measured for CartPole and rounded up
+from lib.actors.engines import Engine
+from lib.actors.worker import Lost, Weights, Worker, pack
+from lib.envs import checked_env
+from lib.system.log import start_console
+from lib.system.parent import ParentGone, end_with_learner, receive, send
+from lib.system.processes import Child, start_server
+
 ENDING = 1.0  # seconds in which all actors may end by themselves when they are closed
 
 
-class ProcessActors(Actors):
-    """Actors in processes of this machine; see Actors.
+class ProcessEngine(Engine):
+    """Actors in processes of this machine; see Engine.
 
     Args:
-        room: bytes of shared memory for the arrays of a segment. A larger segment goes through a pipe.
+        names: names of the actors in messages.
     """
 
-    def __init__(self, *arguments: Any, room: int = 2**20, **options: Any):
-        super().__init__(*arguments, **options)
-        memory.require(
-            f"{self.count} processes need",
-            self.count,
-            SERVER_BYTES + self.count * ACTOR_BYTES,
-            lambda fitting: f"{fitting} might fit, or use --engine inline",
-        )
-        start_server()
-        # One version per open order, and two more, so that an actor can copy one while the learner publishes the next.
-        self._shared_weights = SharedWeights(self.weights.tensors.values(), self.depth + 2)
-        # One slot per open order, and one for the segment that the learner is reading.
-        self._slots = [Slots(self.depth + 1, room) for _ in range(self.count)]
-        self._next_slot = [0] * self.count
+    def __init__(self, names: list[str]):
+        self._names = names
         self._children: dict[int, Child] = {}
-        self._broadcast()
+        self._outboxes: dict[int, SimpleQueue[bytes | None]] = {}
+        start_server()
         atexit.register(self.close)
-        try:
-            for index in range(self.count):
-                self._start(index)
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def children(self) -> list[Child]:
         """The actors' processes, in the actors' order."""
         return [self._children[index] for index in sorted(self._children)]
 
+    def start(self, index: int, payload: bytes) -> None:
+        # A thread sends, because the pipe is full while a process is stopped, and the learner must not wait for it.
+        outbox = self._outboxes[index] = SimpleQueue()
+        child = self._children[index] = Child(self._names[index])
+        child.launch(act, index)
+        Thread(target=_send_all, args=(outbox, child.connection), daemon=True).start()
+        self.send(index, "start", payload)
+
+    def pack(self, weights: Weights) -> bytes:
+        return pickle.dumps(pack(weights), pickle.HIGHEST_PROTOCOL)
+
+    def send(self, index: int, method: str, *arguments: Any) -> None:
+        self._outboxes[index].put(pickle.dumps((method, *arguments), pickle.HIGHEST_PROTOCOL))
+
+    def receive(self, timeout: float) -> list[tuple[int, Any]]:
+        ends = {
+            end: index
+            for index, child in self._children.items()
+            for end in (child.connection, child.process.sentinel)
+            if not child.connection.closed
+        }
+        return [(index, self._answer(index)) for index in sorted({ends[end] for end in connection.wait(ends, timeout)})]
+
+    def _answer(self, index: int) -> Any:
+        child = self._children[index]
+        try:
+            if not child.connection.poll():
+                raise EOFError  # it is dead, but a process that it forked keeps the pipe open
+            return child.connection.recv()
+        except (EOFError, OSError):
+            self.kill(index)
+            return Lost(child.fate().removeprefix(f"{child} "))
+
+    def kill(self, index: int) -> None:
+        self._outboxes[index].put(None)
+        self._children[index].kill()
+        self._children[index].hang_up()
+
     def close(self) -> None:
         atexit.unregister(self.close)
-        super().close()
         try:
-            for child in self._children.values():
+            for index, child in self._children.items():
+                self._outboxes[index].put(None)
                 child.hang_up()
             deadline = time.monotonic() + ENDING
             for child in self._children.values():
@@ -66,40 +92,27 @@ class ProcessActors(Actors):
         finally:  # even if a second Ctrl-C interrupts the waiting
             for child in self._children.values():
                 child.kill()
+            self._children.clear()
 
-    def _start(self, index: int) -> None:
-        child = Child(self.name_of(index))
-        payload = pickled((self.make, self.state_of(index)), child.name, "Use --engine inline")
-        names = list(self.weights.tensors)
-        self._children[index] = child
-        child.launch(act, payload, index, names, self._shared_weights, self._slots[index], self._next_slot[index])
 
-    def _kill(self, index: int) -> None:
-        self._children[index].kill()
+def _send_all(outbox: "SimpleQueue[bytes | None]", pipe: "Connection[Any, Any]") -> None:
+    with suppress(OSError, TypeError):  # the process is gone, which `receive` reports, or the pipe was closed
+        while (message := outbox.get()) is not None:
+            pipe.send_bytes(message)
 
-    def _broadcast(self) -> None:
-        if self.weights.version not in self._shared_weights.versions:
-            self._shared_weights.publish(self.weights.version, self.weights.tensors.values())
 
-    def _order(self, index: int, version: int) -> None:
-        with suppress(OSError):  # the process is gone, which `_results` reports
-            self._children[index].connection.send(version)
-
-    def _results(self, timeout: float, wanted: int) -> Iterable[tuple[int, Any]]:
-        ends = {
-            end: index
-            for index in self._deadlines()
-            for end in (self._children[index].connection, self._children[index].process.sentinel)
-        }
-        for index in {ends[end] for end in connection.wait(list(ends), timeout)}:
-            child = self._children[index]
-            try:
-                if not child.connection.poll():
-                    raise EOFError  # it is dead, but a process that it forked keeps the pipe open
-                header, slot, sizes = child.connection.recv()
-            except (EOFError, OSError):
-                child.kill()
-                yield index, Lost(child.fate().removeprefix(f"{child} "))
-            else:
-                self._next_slot[index] = (slot + 1) % self._slots[index].number
-                yield index, self._slots[index].unpack(header, slot, sizes)
+def act(pipe: "Connection[Any, Any]", index: int) -> None:
+    """Main function of an actor's process: answer the learner's messages until it has ended."""
+    end_with_learner()
+    start_console()
+    for module in ("lib.envs.observations", "lib.ppo.fast"):  # the learner has logged the same messages
+        logging.getLogger(module).setLevel(logging.ERROR)
+    torch.set_num_threads(1)  # other actors and the learner need the other cores
+    worker = Worker(index)
+    with suppress(ParentGone), checked_env.closing():
+        send(pipe, worker.hello())
+        while True:
+            method, *arguments = receive(pipe)
+            if method == "play" and arguments[0] is not None:
+                arguments = [pickle.loads(arguments[0])]
+            send(pipe, getattr(worker, method)(*arguments))

@@ -1,6 +1,7 @@
 """Finished episodes."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from lib.system.clock import since_process_start
@@ -45,6 +46,12 @@ class Episode(NamedTuple):
     env: int = 0
     no_ops: int | None = None
     trace: Callable[[], EpisodeTrace] | None = None
+
+
+def to_send(episode: Episode, with_trace: bool) -> Episode:
+    """Return an episode that can be sent to another process, with its trace, or without."""
+    trace = partial(EpisodeTrace, *episode.trace()) if with_trace and episode.trace is not None else None
+    return episode._replace(trace=trace)
 
 
 def pack_episodes(episodes: Sequence[Episode]) -> list[list[float]]:

@@ -1,6 +1,7 @@
 """Interfaces of experience sources, replay buffers and exploration schedules to the code that uses them."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from lib.experience.episodes import Episode
@@ -24,6 +25,7 @@ class ExperienceSource(Protocol):
         clock: seconds spent in each of PARTS.
         frame_skip: emulator frames per agent step; 1 if the environment is not an Atari game.
         on_step: function that the source calls with the number of new agent steps.
+        traces: whether episodes need a trace, for videos. The run sets it before the source starts.
         stop_asked: function that returns whether the run was asked to stop. The run sets it. Sources
             that wait for other processes call it.
     """
@@ -34,6 +36,7 @@ class ExperienceSource(Protocol):
     steps_done: int
     clock: Stopwatch
     frame_skip: int = 1
+    traces: bool = False
     on_step: Callable[[int], object] = staticmethod(lambda steps: None)
     stop_asked: Callable[[], bool] = staticmethod(lambda: False)
 
@@ -55,6 +58,10 @@ class ExperienceSource(Protocol):
     def close(self) -> None:
         """End the environments and processes that belong to the source."""
         return None
+
+    def report(self, folder: Path) -> dict[str, Any]:
+        """Write files about the processes that play into the run's folder, and return entries for result.json."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the source for a checkpoint."""

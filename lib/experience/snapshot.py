@@ -4,9 +4,8 @@ In general, an environment cannot be copied. But the same reset seeds and the sa
 Sources, streams, actors, checkpoints and videos all restore environments from a snapshot.
 """
 
-import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,6 @@ import torch
 from lib.experience.episodes import EpisodeTrace
 
 BLOCKS_TO_MERGE = 4096
-REPLAYING = "Replaying actions"  # title of the progress bar while an environment is restored
 
 
 class Snapshot:
@@ -67,20 +65,17 @@ class Snapshot:
         """Kept actions, (steps, num_envs) int32."""
         return np.concatenate(self._blocks) if self._blocks else np.zeros((0, len(self.starts)), np.int32)
 
-    def restart(
-        self, number: int | np.ndarray, which: np.ndarray | slice = slice(None), step: int | None = None
-    ) -> None:
+    def restart(self, number: int | np.ndarray, which: np.ndarray | slice = slice(None)) -> None:
         """Record a seeded reset.
 
         Args:
             number: number of the reset, the argument of `seeds_of`; or one for each environment that was reset.
             which: (num_envs,) bool, or indices, of the environments that were reset.
-            step: number of kept steps before the reset; None for all of them.
         """
         if self.resets is None:
             self.resets = np.full(len(self.starts), number, np.int64)
         self.resets[which] = number
-        self.starts[which] = self._length if step is None else step
+        self.starts[which] = self._length
         self.states = None
         self._unneeded = int(self.starts.min())
 
@@ -106,17 +101,7 @@ class Snapshot:
         self._unneeded -= dropped
         self.starts -= dropped
 
-    def copy(self) -> Self:
-        """Return a copy that does not change with this snapshot."""
-        other = copy.copy(self)
-        other.resets = None if self.resets is None else self.resets.copy()
-        other.starts = self.starts.copy()
-        other._blocks = list(self._blocks)
-        return other
-
-    def trace(
-        self, env: int, length: int, last_state: Any, no_ops: int | None = None, end: int | None = None
-    ) -> Callable[[], EpisodeTrace]:
+    def trace(self, env: int, length: int, last_state: Any, no_ops: int | None = None) -> Callable[[], EpisodeTrace]:
         """Return a function that assembles the trace of an episode.
 
         Args:
@@ -124,11 +109,9 @@ class Snapshot:
             length: agent steps of the episode.
             last_state: state in which its last action was taken.
             no_ops: see EpisodeTrace.
-            end: number of kept steps when the episode ended; None for all of them.
         """
         assert self.resets is not None
-        reset, start, blocks = int(self.resets[env]), int(self.starts[env]), self._blocks
-        end = self._length if end is None else end
+        reset, start, end, blocks = int(self.resets[env]), int(self.starts[env]), self._length, self._blocks
 
         def assemble() -> EpisodeTrace:
             actions: list[int] = np.concatenate(blocks)[start:end, env].tolist()

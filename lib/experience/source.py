@@ -70,6 +70,10 @@ class ExperienceSourceFirstLast(ExperienceStream):
         for step in self.steps():
             yield from transitions.add(step)
 
+    def skip_episodes(self, numbers: np.ndarray) -> None:
+        """Begin with the episodes after these, (num_envs,). Call this before the first step."""
+        self._snapshot.restart(numbers)
+
     def _next_resets(self, which: np.ndarray) -> int | np.ndarray:
         return 0 if self.last_resets is None else self.last_resets[which] + 1
 

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from lib.envs.observations import ObservationKind, observation_kind
 from lib.errors import Fault
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
-from lib.experience.snapshot import REPLAYING, Snapshot
+from lib.experience.snapshot import Snapshot
 from lib.system.clock import Stopwatch, since_process_start
 from lib.system.log import TaskProgress
 from lib.system.seeds import derived_seeds, hashed_seed
@@ -96,7 +96,6 @@ class Stream(ExperienceSource):
         states: (num_envs, ...) latest states.
         steps_done: agent steps so far, over the environments of this stream.
         clock: seconds spent in "environment".
-        on_reset: called with steps_done and the environments, (num_envs,) bool, before a reset with new seeds; or None.
         interrupted_states: (num_envs, ...) saved states of the environments if they could not be restored from a
             checkpoint and were reset; otherwise None.
     """
@@ -113,7 +112,6 @@ class Stream(ExperienceSource):
         self.clock = Stopwatch()
         self.frame_skip = vector_env.vector_frame_skip(envs)
         self._native = vector_env.is_native(envs)
-        self.on_reset: Callable[[int, np.ndarray], object] | None = None
         self.interrupted_states: np.ndarray | None = None
         self._snapshot = snapshot_of(seed, self.env_range)
         self._no_ops: np.ndarray | None = None  # (num_envs,) frames before the first action of native games' episodes
@@ -173,8 +171,6 @@ class Stream(ExperienceSource):
     def _reseed(self, which: np.ndarray) -> None:
         """Reset the environments that `which`, (num_envs,) bool, selects, with new seeds."""
         self._snapshot.restart(self._next_resets(which), which)
-        if self.on_reset is not None:
-            self.on_reset(self.steps_done, which)
         self._reset(which)
 
     def _next_resets(self, which: np.ndarray) -> int | np.ndarray:
@@ -269,7 +265,7 @@ class Stream(ExperienceSource):
         """
         self._reset(np.ones(self.envs.num_envs, bool))
         vector_env.pause(self.envs, starts > 0)
-        with TaskProgress(REPLAYING, actions.size) as progress:
+        with TaskProgress("Replaying actions", actions.size) as progress:
             for step in range(len(actions) + 1):
                 if step and (starting := starts == step).any():
                     self._reset(starting)

@@ -4,20 +4,23 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from gymnasium import spaces
 
-from lib.actors.contract import Weights
+from lib.actors.worker import Weights
 from lib.envs import vector_env
+from lib.envs.observations import ObservationKind, observation_kind
 from lib.envs.vector_env import DiscreteVectorEnv, vector_frame_skip
 from lib.errors import UsageError, divisors
-from lib.experience.episodes import Episode
+from lib.experience.episodes import Episode, to_send
 from lib.experience.stream import EnvRange
+from lib.hyperparameters import FastPPOHyperparameters
 from lib.ppo.fast import FastModel
-from lib.ppo.rollout import Agent, Rollout, Sampler
+from lib.ppo.rollout import Agent, Sampler
+from lib.ppo.update import LearnerGroup
 from lib.system.machine import cores, has_fast_bfloat16
 
 
@@ -31,19 +34,21 @@ class EnvFacts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ActorSettings:
-    """Settings of a run's actors.
+    """Settings of a learner's actors.
 
     Args:
         env_name: gymnasium id.
-        envs: total number of environments.
-        actors: number of actors.
+        envs: environments of the whole run.
+        actors: actors of this learner.
         rollout: steps of each environment in a segment.
         seed: seed from which all seeds are derived.
-        engine: key of actors.engines.ENGINES.
-        patience: seconds to wait for a segment; see actors.contract.Actors.
+        engine: one of actors.fleet.ENGINES.
+        patience: seconds to wait for a segment; see actors.fleet.Fleet.
         address: address of a Ray cluster, or None.
-        cpus: CPUs per actor on Ray, or None.
+        cpus: CPUs of an actor on Ray.
         bfloat16: compute in bfloat16 on machines that are faster with it.
+        traces: whether episodes are sent with their traces, which grow with the actions since a reset.
+        rank, learners: number of this learner, and of all; each has the same number of actors.
 
     Raises:
         UsageError: if the actors cannot share the environments evenly.
@@ -57,15 +62,49 @@ class ActorSettings:
     engine: str = "inline"
     patience: float = 60.0
     address: str | None = None
-    cpus: float | None = None
+    cpus: float = 1.0
     bfloat16: bool = False
+    traces: bool = False
+    rank: int = 0
+    learners: int = 1
 
     def __post_init__(self) -> None:
-        if self.actors < 1 or self.envs % self.actors:
+        if self.envs % self.learners:
+            raise UsageError(f"{self.learners} learners cannot share {self.envs} environments; use another --set envs=")
+        if self.actors < 1 or self.envs % (self.actors * self.learners):
             raise UsageError(
-                f"{self.actors} actors cannot share {self.envs} environments equally; --actors has to be one of "
-                f"{divisors(self.envs)}"
+                f"{self.actors} actors cannot share {self.envs // self.learners} environments equally; --actors has to "
+                f"be one of {divisors(self.envs // self.learners)}"
             )
+
+    @classmethod
+    def of(cls, params: FastPPOHyperparameters, args: Any, group: LearnerGroup) -> Self:
+        """Return the settings of a script, by its options of the same names.
+
+        Without --actors, there are as many as this machine has cores, or fewer, so that they share the environments
+        equally. Their number is recorded, so that a resumed run has as many.
+        """
+        if params.minibatch % group.size:
+            raise UsageError(
+                f"{group.size} learners cannot share minibatches of {params.minibatch}; use another --set minibatch="
+            )
+        own = params.envs // group.size
+        if args.actors is None:
+            args.knobs["actors"] = max(number for number in range(1, cores() + 1) if own % number == 0)
+        return cls(
+            params.env_name,
+            params.envs,
+            args.actors,
+            params.rollout,
+            args.seed,
+            args.engine,
+            args.patience,
+            args.address,
+            args.actor_cpus,
+            bfloat16=True,
+            rank=group.rank,
+            learners=group.size,
+        )
 
     @cached_property
     def env_facts(self) -> EnvFacts:
@@ -85,113 +124,126 @@ class ActorSettings:
         """Number of actions."""
         return self.env_facts.n_actions
 
-    @property
-    def segment_size(self) -> int:
-        """Upper bound on the bytes of an actor's segment: a rollout, the states at its end, and array alignment."""
-        return self.env_range(0).num_envs * Rollout.bytes_of(self.space, self.rollout + 1) + 2**16
-
     def env_range(self, index: int) -> EnvRange:
         """Return the part of the environments that an actor plays."""
-        num_envs = self.envs // self.actors
-        return EnvRange(index * num_envs, num_envs, self.envs)
+        num_envs = self.envs // (self.actors * self.learners)
+        return EnvRange((self.rank * self.actors + index) * num_envs, num_envs, self.envs)
 
     def make_envs(self, num_envs: int) -> DiscreteVectorEnv:
         """Make `num_envs` environments.
 
-        Inline actors use all cores in turn. Actors on this machine share its cores. On a cluster, or with `cpus`, each
-        has its own CPUs.
+        Inline actors use all cores in turn. Actors on this machine share its cores; on a cluster, each has its own.
         """
         threads = max(1, cores() // self.actors)
         if self.engine == "inline":
             threads = 0
-        elif self.engine == "ray" and (self.address is not None or self.cpus is not None):
-            threads = max(1, int(self.cpus or 1))
+        elif self.engine == "ray" and self.address is not None:
+            threads = max(1, int(self.cpus))
         return vector_env.make_vector_env(self.env_name, num_envs, threads)
-
-
-class Reset(NamedTuple):
-    """Reset of environments with new seeds.
-
-    Attributes:
-        steps_before: agent steps of the actor before the reset, from which the seeds are derived.
-        which: (num_envs,) bool, the environments that were reset.
-    """
-
-    steps_before: int
-    which: np.ndarray
 
 
 @dataclasses.dataclass
 class Segment:
-    """T steps of N environments that an actor has played.
+    """T steps of N environments that an actor has played; see actors.worker.Segment.
 
     Attributes:
         version: version of the weights that it was played with.
-        arrays: fields of Rollout as arrays (T, N, ...).
-        episodes: episodes that ended in the segment, without traces. Their steps are the actor's own.
-        steps_done: agent steps of the actor at the end of the segment.
-        resets: resets with new seeds since the previous segment.
-        final_states: (N, ...) states of the environments at the end of the segment.
+        arrays: fields of Rollout as arrays (T, N, ...). Stacks of C frames are sent as "frames", (T + C - 1, N, ...),
+            instead of "states": those of the first stack, and then the newest one of each state.
+        episodes: episodes that ended in the segment. Their steps are the actor's own.
+        first: agent steps of the actor before the segment.
         seconds: time that the segment took.
     """
 
     version: int
     arrays: dict[str, np.ndarray]
     episodes: list[Episode]
-    steps_done: int
-    resets: list[Reset]
-    final_states: np.ndarray
+    first: int
     seconds: float
 
     def __len__(self) -> int:
         return self.arrays["actions"].size
 
+    @property
+    def steps(self) -> int:
+        """Agent steps."""
+        return len(self)
+
+    @property
+    def restart(self) -> dict[str, Any]:
+        """State of an actor that goes on from here with new episodes."""
+        return {"steps_done": self.first + self.steps}
+
 
 class PPOActor:
-    """Actor that plays segments; see actors.contract.Actor.
+    """Actor that plays segments; see actors.worker.Actor.
 
     Args:
         acting: settings of the actors.
         index: index of the actor.
-        state: state of a Sampler to start from, or None for a new one.
+        state: what `state_dict` or Segment.restart returned, or None for a new run.
     """
 
     def __init__(self, acting: ActorSettings, index: int, state: Mapping[str, Any] | None = None):
         envs = acting.make_envs(acting.env_range(index).num_envs)
+        space = envs.single_observation_space
         with torch.random.fork_rng(devices=()):  # the initial weights must not change the learner's random numbers
             dtype = torch.bfloat16 if acting.bfloat16 and has_fast_bfloat16(torch.device("cpu")) else torch.float32
-            self._model = FastModel(envs.single_observation_space, int(envs.single_action_space.n), dtype)
-        self._version = -1
+            self._model = FastModel(space, int(envs.single_action_space.n), dtype)
+        self._version, self._traces = -1, acting.traces
         self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.env_range(index))
-        self._resets: list[Reset] = []
-        self._sampler.on_reset = lambda steps, which: self._resets.append(Reset(steps, which))
         if state is not None:
-            self._sampler.load_state_dict(dict(state))
-        self._rollouts = (self._sampler.empty(), self._sampler.empty())  # the learner reads one, the other is filled
-        self._turn = 0
+            self._sampler.steps_done = state["steps_done"]
+            if "snapshot" in state:
+                self._sampler.load_state_dict(dict(state))
+        self._rollout = self._sampler.empty()
+        self._stacked = observation_kind(space) is ObservationKind.IMAGE
 
     def set_model(self, model: Weights) -> None:
         """Act with these weights from now on."""
-        if model.version != self._version:
-            self._model.load_state_dict(model.tensors)
-            self._version = model.version
+        self._model.load_state_dict(model.tensors)
+        self._version = model.version
 
     def get_trajectory_segment(self) -> Segment:
-        """Return the next segment. The second call after this one overwrites it."""
-        start = time.perf_counter()
-        rollout = self._rollouts[self._turn]
-        self._turn = 1 - self._turn
+        """Return the next segment."""
+        start, first, rollout = time.perf_counter(), self._sampler.steps_done, self._rollout
         self._sampler.sample(rollout)
-        resets, self._resets = self._resets, []
+        arrays = {field.name: getattr(rollout, field.name).numpy() for field in dataclasses.fields(rollout)}
+        if self._stacked:
+            states = arrays.pop("states")
+            arrays["frames"] = np.concatenate([np.moveaxis(states[0, ..., :-1], -1, 0), states[..., -1]])
         return Segment(
             version=self._version,
-            arrays={field.name: getattr(rollout, field.name).numpy() for field in dataclasses.fields(rollout)},
-            episodes=[episode._replace(trace=None) for episode in self._sampler.pop_episodes()],
-            steps_done=self._sampler.steps_done,
-            resets=resets,
-            final_states=self._sampler.states.copy(),
+            arrays={name: array if name == "frames" else array.copy() for name, array in arrays.items()},
+            episodes=[to_send(episode, self._traces) for episode in self._sampler.pop_episodes()],
+            first=first,
             seconds=time.perf_counter() - start,
         )
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the sampler."""
+        return self._sampler.state_dict()
+
     def __str__(self) -> str:
         return f"after {self._sampler.steps_done} steps of its own"
+
+
+def unstack(frames: np.ndarray, ended: np.ndarray) -> np.ndarray:
+    """Return the states, (T, N, height, width, C), of a segment whose frames were sent once.
+
+    At the start of an episode, the first frame fills the whole stack.
+
+    Args:
+        frames: see Segment, (T + C - 1, N, height, width).
+        ended: (T, N) bool, whether a step ended its episode.
+    """
+    steps = len(ended)
+    size = len(frames) - steps + 1
+    states = np.empty((*ended.shape, *frames.shape[2:], size), frames.dtype)
+    for place in range(size):
+        states[..., place] = frames[place : place + steps]
+    for end, env in np.argwhere(ended[:-1]):
+        step = end + 1  # the first state of a new episode
+        for later in range(step, min(step + size - 1, steps)):
+            states[later, env, ..., : size - 1 - (later - step)] = frames[step + size - 1, env, ..., None]
+    return states

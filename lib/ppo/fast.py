@@ -178,7 +178,7 @@ class FastTrainer(Trainer):
 
     def learn(self, transitions: Transitions) -> dict[str, float]:
         """Rescale the value head to the new returns, and learn; see Trainer.learn."""
-        self.model.normalise_values(transitions.value_targets)
+        self.model.normalise_values(self.group.gathered(transitions.value_targets))
         return super().learn(transitions)
 
     def value_loss(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -203,7 +203,7 @@ class FastTrainer(Trainer):
     @torch.no_grad()
     def _divergence(self, transitions: Transitions) -> float:
         """Return the divergence of the present policy from that of the rollout, over all transitions."""
-        states, actions, log_probs, *_ = (self.group.shard(column) for column in transitions)
+        states, actions, log_probs, *_ = transitions
         now = F.log_softmax(self.model(states.movedim(-1, 1))[0], dim=1).gather(1, actions[:, None]).squeeze(1)
         kl = approximate_kl(now, log_probs)
         self.group.average([kl])

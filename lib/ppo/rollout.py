@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -42,9 +41,6 @@ class Rollout:
     terminated: torch.Tensor
     ended: torch.Tensor
 
-    # Bytes of a step without its state: one int64, four float32 and two bool.
-    BYTES_BESIDE_STATE: ClassVar[int] = 26
-
     def __len__(self) -> int:
         return self.actions.numel()
 
@@ -52,11 +48,15 @@ class Rollout:
         """Return the states for a model, (n, ...): those of evenly spaced steps, if they are more than `number`."""
         return self.states[:: math.ceil(len(self) / number)].flatten(0, 1).movedim(-1, 1)
 
-    @classmethod
-    def bytes_of(cls, space: spaces.Box, steps: int) -> int:
-        """Return the bytes that `steps` steps of one environment with this observation space take."""
-        state_bytes = math.prod(space.shape) * space.dtype.itemsize
-        return steps * (state_bytes + cls.BYTES_BESIDE_STATE)
+    def fill_next_values(self, bootstrap_values: torch.Tensor) -> None:
+        """Copy the value of each next state from the following step, except at truncations, which have it already.
+
+        Args:
+            bootstrap_values: values of the states after the last step, (N,) float32.
+        """
+        following = torch.cat([self.values[1:], bootstrap_values[None]])
+        truncated = self.ended & ~self.terminated
+        self.next_values.copy_(torch.where(truncated, self.next_values, following))
 
 
 class Agent:
@@ -188,7 +188,7 @@ class Sampler(Stream):
             bootstrap_values = self.agent.values(torch.from_numpy(self.states))
             rollout.log_probs.copy_(torch.stack(log_probs))
             rollout.values.copy_(torch.stack(values))
-        self._fill_next_values(rollout, bootstrap_values)
+        rollout.fill_next_values(bootstrap_values)
 
     def _noise(self) -> torch.Tensor:
         """Draw the next rollout's noise, (steps, num_envs, n_actions) float32, from one generator per environment."""
@@ -200,15 +200,3 @@ class Sampler(Stream):
             generator = np.random.default_rng([self.seed, env_index, rollout_index])
             noise.append(generator.standard_exponential((self.steps, int(space.n)), np.float32))
         return torch.from_numpy(np.stack(noise, axis=1))
-
-    @staticmethod
-    def _fill_next_values(rollout: Rollout, bootstrap_values: torch.Tensor) -> None:
-        """Copy the value of each next state from the following step, except at truncations, which have it already.
-
-        Args:
-            rollout: rollout whose `next_values` are set at truncations only.
-            bootstrap_values: values of the states after the last step, (N,) float32.
-        """
-        following = torch.cat([rollout.values[1:], bootstrap_values[None]])
-        truncated = rollout.ended & ~rollout.terminated
-        rollout.next_values.copy_(torch.where(truncated, rollout.next_values, following))

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -66,18 +66,29 @@ class Transitions(NamedTuple):
 
 
 class LearnerGroup:
-    """Learners that share every minibatch. This default has one learner, so its methods do nothing."""
+    """Learners that make every update together, each from transitions of its own. This one is alone.
 
-    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Overwrite the tensor with that of the first learner, and return it."""
-        return tensor
+    Attributes:
+        rank: number of this learner; the first one is 0.
+        size: number of learners.
+        device: device of this learner.
+    """
 
-    def shard(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return this learner's share of a minibatch."""
-        return batch
+    rank, size = 0, 1
+
+    def __init__(self, device: torch.device | str = "cpu"):
+        self.device = torch.device(device)
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Overwrite each tensor with its mean over all learners."""
+        """Overwrite each tensor with its mean over all learners, in one exchange."""
+
+    def gathered(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensors (n, ...) of all learners, (size * n, ...)."""
+        return tensor
+
+    def share(self, thing: Any = None, rank: int = 0) -> Any:
+        """Return the object that learner `rank` passes."""
+        return thing
 
 
 class Trainer:
@@ -91,7 +102,7 @@ class Trainer:
 
     Attributes:
         settings: hyperparameters of the next update.
-        group: learners that share every minibatch with this one.
+        group: learners that make every update with this one.
     """
 
     def __init__(
@@ -100,42 +111,40 @@ class Trainer:
         optimizer: torch.optim.Optimizer,
         settings: UpdateSettings,
         device: torch.device | str = "cpu",
+        group: LearnerGroup | None = None,
     ):
         self.model = model
         self.optimizer = optimizer
         self.settings = settings
         self.device = device
-        self.group = LearnerGroup()
+        self.group = group or LearnerGroup(device)
 
-    def move_to(self, device: torch.device) -> None:
-        """Move the model and the optimizer's state to a device."""
-        self.device = device
-        self.model.to(device)
-        # An optimizer that loads a state moves it to the device of the parameters.
-        self.optimizer.load_state_dict(self.optimizer.state_dict())
-
-    def update(self, rollout: Rollout) -> dict[str, float]:
+    def update(self, rollout: Rollout, traces: torch.Tensor | None = None) -> dict[str, float]:
         """Learn from a rollout of (T, N) transitions.
+
+        Args:
+            rollout: what was played.
+            traces: see estimate_advantages.
 
         Returns:
             loss, policy_loss, value_loss, entropy, kl and clipped (share of clipped ratios) as means over all
             minibatches. learning_rate is the rate after the update.
         """
-        return self.learn(self.transitions(rollout))
+        return self.learn(self.transitions(rollout, traces))
 
-    def transitions(self, rollout: Rollout) -> Transitions:
+    def transitions(self, rollout: Rollout, traces: torch.Tensor | None = None) -> Transitions:
         """Flatten a rollout to (T * N, ...) on the model's device, with its advantages and value targets."""
-        estimates = estimate_advantages(rollout, self.settings.gamma, self.settings.lam)
-        columns = (rollout.states, rollout.actions, rollout.log_probs, estimates, estimates + rollout.values)
+        estimates = estimate_advantages(rollout, self.settings.gamma, self.settings.lam, traces)
+        targets = (estimates if traces is None else traces * estimates) + rollout.values
+        columns = (rollout.states, rollout.actions, rollout.log_probs, estimates, targets)
         return Transitions(*(to_device(column.flatten(0, 1), self.device) for column in columns))
 
     def learn(self, transitions: Transitions) -> dict[str, float]:
         """Learn from the transitions of a rollout; see `update`."""
         metrics: list[torch.Tensor] = []
         for _ in range(self.settings.epochs):
-            # A random permutation, equal on all learners.
-            order = self.group.broadcast(torch.randperm(len(transitions.actions), device=self.device))
-            minibatches = torch.split(order, self.settings.minibatch)
+            order = torch.randperm(len(transitions.actions), device=self.device)
+            minibatches = torch.split(order, self.settings.minibatch // self.group.size)
             epoch = [self._minibatch_step(transitions, indices) for indices in minibatches]
             self.after_epoch(epoch, transitions)
             metrics += epoch
@@ -148,10 +157,9 @@ class Trainer:
 
     def _minibatch_step(self, transitions: Transitions, indices: torch.Tensor) -> torch.Tensor:
         """Make one optimizer step on the transitions at `indices`, and return METRICS, on the device."""
-        # Advantages are normalised over the whole minibatch, even if learners share it.
-        advantages = self.group.shard(normalised(transitions.advantages.index_select(0, indices)))
-        indices = self.group.shard(indices)
         batch = Transitions(*(column.index_select(0, indices) for column in transitions))
+        # Advantages are normalised over the minibatch of all learners.
+        advantages = normalised(self.group.gathered(batch.advantages)).view(self.group.size, -1)[self.group.rank]
         loss, metrics = self._loss(batch._replace(advantages=advantages))
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)

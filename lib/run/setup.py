@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+REPORT_EVERY = 60.0  # seconds between two reports on the processes that play
+
 
 def setup_ignite(
     engine: Engine,
@@ -107,6 +109,7 @@ def setup_ignite(
         speed = Speed(source, params.log_every)
         stopper = Stopper(lambda: source.steps_done, options.stop_after or params.max_steps, time_limit)
         source.stop_asked = stopper.should_stop
+        source.traces = options.record_every is not None
         steps, stopped = stopper.steps, stopper.interrupted
         periodic: PeriodicEvaluation | None = None
         recorder: Recorder | None = None
@@ -184,6 +187,15 @@ def setup_ignite(
         if periodic is not None:
             board.attach_evaluation(engine, periodic, steps)
             periodic.attach(engine, speed.paused)
+        reported = since_process_start()
+
+        def report() -> None:
+            nonlocal reported
+            if since_process_start() > reported + REPORT_EVERY:
+                reported = since_process_start()
+                source.report(folder.path)
+
+        engine.add_event_handler(Events.ITERATION_COMPLETED, report)
         if recorder is not None and tracker is not None:
             recorder.on_video = tracker.send
         episode_file = EpisodeFile(folder.path / "episodes.csv", episodes, recorder or (lambda: ""))
@@ -216,7 +228,7 @@ def setup_ignite(
             if result.get("steps") == episodes.steps:  # a run that was resumed only for its evaluation
                 result["stopped"] = reason
             else:
-                result = _describe_result(engine, reason, episodes, speed)
+                result = _describe_result(engine, reason, episodes, speed) | source.report(folder.path)
             write_json(folder.result, result)
             board.write_end(settings, result, episodes.steps)
             console.log_result(engine, reason, episodes, speed, source.frame_skip)

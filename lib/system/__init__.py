@@ -1,4 +1,4 @@
-"""Processes, shared memory, free memory, files, time and seeds.
+"""Processes, free memory, files, time and seeds.
 
 May import lib.errors.
 """

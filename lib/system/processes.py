@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
@@ -67,11 +68,15 @@ class Child:
         """
         self.connection, far_end = context.Pipe()
         self.process = context.Process(target=target, args=(far_end, *arguments), name=self.name.replace(" ", "-"))
-        try:
-            with signals_blocked():  # in case that the server has died, and a new one is started
-                self.process.start()
-        except (OSError, EOFError) as error:
-            raise Fault(f"{self.name} could not be started: {error!r}") from error
+        for wait in (0.5, None):
+            try:
+                with signals_blocked():  # in case that the server has died, and a new one is started
+                    self.process.start()
+                break
+            except (OSError, EOFError) as error:
+                if wait is None:
+                    raise Fault(f"{self.name} could not be started: {error!r}") from error
+                time.sleep(wait)  # the server is dying
         far_end.close()
 
     def hang_up(self) -> None:

@@ -1,4 +1,4 @@
-"""Players: their transitions, how far they can be ahead of the learner, and their replacement if they are lost."""
+"""Players: their transitions, how far they can be ahead of the learner, and what happens if one is lost."""
 
 import itertools
 import os
@@ -12,17 +12,18 @@ import ptan
 import pytest
 import torch
 
-from fakes import Catch, Counting, Failing, Forgetful, Linear, Logged, Random, Slow, Unbuildable
-from lib.actors.contract import ActorFailed, Actors
-from lib.actors.player import Player, block_seed, block_size, selector_values
-from lib.actors.players import Players, _Handle
-from lib.envs.frames import FrameStack, LazyFrames
-from lib.errors import UsageError
+from fakes import Catch, Counting, Failing, Linear, Logged, Random, Slow, Unbuildable
+from lib.actors.fleet import Fleet
+from lib.actors.player import block_seed
+from lib.actors.players import Players
+from lib.actors.process import ProcessEngine
+from lib.errors import Fault, UsageError
 from lib.experience.interface import Stopped
 from lib.experience.source import ExperienceSourceFirstLast
+from lib.system.seeds import episode_seed
 from oracles import parallel as oracle
 
-pytestmark = pytest.mark.usefixtures("warm_fork_server")
+pytestmark = pytest.mark.usefixtures("ray_workers_find_the_fakes", "warm_fork_server")
 
 
 def agent_for(size, epsilon=0.3):
@@ -62,12 +63,12 @@ def plain(transition):
     return np.asarray(transition.state).tolist(), int(transition.action), transition.reward, last
 
 
-def take(stream, agent, count, every=4, start=0):
+def take(stream, agent, count, start=0):
     """Return the next `count` transitions, from index `start` on, as plain values. The agent learns every 4th step."""
     result = []
     for index in range(start, start + count):
         result.append(plain(next(stream)))
-        if (index + 1) % every == 0:
+        if (index + 1) % 4 == 0:
             change_weights(agent, np.random.default_rng(index))
     return result
 
@@ -77,48 +78,20 @@ def twin_of(envs, agent, players=1, ahead=2, rounds=8):
     return oracle.transitions(parts, agent, 5, players, ahead, rounds)
 
 
-def wait_until(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def processes_of(source):
-    return [psutil.Process(child.process.pid) for child in source.actors.children]
+    return [psutil.Process(child.process.pid) for child in source.fleet._engine.children]
 
 
-@pytest.mark.parametrize("engine", ["inline", "process"])
+@pytest.mark.parametrize("engine", ["inline", "process", pytest.param("ray", marks=pytest.mark.long)])
 @pytest.mark.parametrize(("envs", "players", "ahead", "rounds"), [(1, 1, 2, 8), (3, 2, 1, 3)])
 def test_players_play_what_the_slow_twin_plays(players_of, engine, envs, players, ahead, rounds):
     agent, twin_agent = agent_for(1), agent_for(1)
     source = players_of([Random(5) for _ in range(envs)], agent, players, engine, ahead=ahead, rounds=rounds)
     twin = twin_of(envs, twin_agent, players, ahead, rounds)
+    reported = []
+    source.on_step = reported.append
     assert take(iter(source), agent, 100) == take(twin, twin_agent, 100)
-    assert source.steps_done == 100
-
-
-def test_resumed_players_have_time_to_repeat_their_unfinished_episodes(players_of):
-    source = players_of([Slow(0.002)], engine="inline")
-    take(iter(source), source.agent, 40)
-    resumed = players_of([Slow(0.002)], engine="inline")
-    resumed.load_state_dict(source.state_dict())
-    assert resumed._delay_of(0) == pytest.approx(source._delay_of(0))
-    assert resumed._delay_of(0) > 2 * 32 * 0.002
-
-
-@pytest.mark.parametrize("ahead", [1, 3])
-def test_the_slow_twin_depends_on_how_far_players_are_ahead(players_of, ahead):
-    agent, twin_agent = agent_for(1), agent_for(1)
-    source = players_of([Random(5)], agent, engine="inline", ahead=2)
-    assert take(iter(source), agent, 100) != take(twin_of(1, twin_agent, ahead=ahead), twin_agent, 100)
-
-
-@pytest.mark.long
-def test_players_on_ray_play_what_the_slow_twin_plays(players_of, ray_workers_find_the_fakes):
-    agent, twin_agent = agent_for(1), agent_for(1)
-    source = players_of([Random(5), Random(5)], agent, 2, "ray")
-    assert take(iter(source), agent, 100) == take(twin_of(2, twin_agent, 2), twin_agent, 100)
+    assert reported == [1] * source.steps_done == [1] * 100
 
 
 def test_inline_players_leave_the_learners_random_numbers_alone(players_of):
@@ -151,6 +124,7 @@ def test_a_resumed_source_continues_with_the_same_transitions(players_of, taken)
     stream = iter(source)
     take(stream, agent, taken)
     state = source.state_dict()
+    assert [blocks["lengths"] for blocks in state["blocks"]] == [[6, 6, 6], [3, 3, 3]]
     weights = {name: tensor.clone() for name, tensor in agent.model.state_dict().items()}
     epsilon = agent.action_selector.epsilon
     uninterrupted = take(stream, agent, 60, start=taken)
@@ -164,6 +138,7 @@ def test_a_resumed_source_continues_with_the_same_transitions(players_of, taken)
 
 def test_traces_lead_to_the_last_state_of_each_episode(players_of):
     source = players_of([Random(5), Random(3)], engine="inline", rounds=4)
+    source.traces = True
     list(itertools.islice(source, 60))
     episodes = source.pop_episodes()
     assert len(episodes) > 8
@@ -177,13 +152,6 @@ def test_traces_lead_to_the_last_state_of_each_episode(players_of):
         assert np.array_equal(state, trace.last_state)
 
 
-def test_no_transition_of_a_slow_player_is_repeated_or_left_out(players_of):
-    source = players_of([Slow(0.02)], rounds=4)
-    states = [int(transition.state[0]) for transition in itertools.islice(source, 40)]
-    assert states == list(range(40))
-    assert source.clock.seconds["wait"] > 36 * 0.02 * 0.9
-
-
 def test_a_fast_player_stays_within_its_bound_and_then_sleeps(players_of, tmp_path):
     ahead, rounds = 2, 4
     source = players_of([Logged(tmp_path / "0"), Logged(tmp_path / "1")], players=2, ahead=ahead, rounds=rounds)
@@ -191,7 +159,10 @@ def test_a_fast_player_stays_within_its_bound_and_then_sleeps(players_of, tmp_pa
     for step in range(24):
         next(stream)
         bound = (step // (2 * rounds) + ahead + 1) * rounds
-        wait_until(lambda bound=bound: steps_of(tmp_path) == [bound] * 2)
+        end = time.monotonic() + 20
+        while steps_of(tmp_path) != [bound] * 2:
+            assert time.monotonic() < end
+            time.sleep(0.01)
     time.sleep(0.3)
     assert steps_of(tmp_path) == [bound] * 2
     used = [process.cpu_times().user for process in processes_of(source)]
@@ -210,62 +181,42 @@ def test_the_policy_lag_is_bounded_and_known(players_of):
     assert lags[12:] == [9, 10, 11, 12] * 7
 
 
-def test_each_step_of_the_learner_is_reported(players_of):
-    source, reported = players_of([Counting(200)], engine="inline"), []
-    source.on_step = reported.append
-    list(itertools.islice(source, 30))
-    assert reported == [1] * 30
-
-
-def test_the_learners_speed_excludes_waiting(players_of):
+def test_a_slow_player_is_waited_for_and_the_learners_speed_excludes_that(players_of):
     source = players_of([Slow(0.02)], rounds=4)
     stream = iter(source)
-    list(itertools.islice(stream, 20))
+    states = [int(next(stream).state[0]) for _ in range(20)]
     source.metrics()
     waited, start = source.clock.seconds["wait"], time.perf_counter()
-    for _ in itertools.islice(stream, 20):
+    for transition in itertools.islice(stream, 20):
+        states.append(int(transition.state[0]))
         time.sleep(0.01)
     speed, seconds = source.metrics()["learner_fps"], time.perf_counter() - start
     waited = source.clock.seconds["wait"] - waited
     assert waited > 0.0
     assert speed == pytest.approx(20 / (seconds - waited), rel=0.05)
+    assert states == list(range(40))
 
 
-@pytest.mark.parametrize("kills", [[19], [3, 70]])
-def test_a_killed_player_is_reported_and_replaced_and_changes_no_transition(players_of, caplog, kills):
-    agent, twin_agent = agent_for(1), agent_for(1)
-    source = players_of([Random(5), Random(5)], agent, 2)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_player_starts_new_episodes_and_cycles_go_on_without_it(players_of, caplog, number):
+    source = players_of([Counting(23), Counting(23, first=100)], players=2, patience=2.0)
+    source.traces = True
     stream = iter(source)
-    transitions = []
-    for stop in [*kills, 130]:
-        transitions += take(stream, agent, stop - len(transitions), start=len(transitions))
-        if stop < 130:
-            os.kill(processes_of(source)[1].pid, signal.SIGKILL)
-    assert transitions == take(twin_of(2, twin_agent, 2), twin_agent, 130)
-    assert "Player 1 (environment 1, seed 5) was killed by SIGKILL. It is replaced" in caplog.text
-    assert source.actors.replaced == len(kills)
-
-
-def test_a_player_that_hangs_is_replaced_after_its_patience(players_of, caplog, monkeypatch):
-    monkeypatch.setattr(Actors, "STARTING", 5.0)
-    agent, twin_agent = agent_for(1), agent_for(1)
-    source = players_of([Random(5)], agent, patience=1.0)
-    stream = iter(source)
-    transitions = take(stream, agent, 9)
-    processes_of(source)[0].suspend()
-    transitions += take(stream, agent, 31, start=9)
-    assert transitions == take(twin_of(1, twin_agent), twin_agent, 40)
-    assert "sent no segment for" in caplog.text
-
-
-def test_a_player_that_dies_again_before_its_first_block_ends_the_run(players_of, monkeypatch):
-    monkeypatch.setattr(Actors, "TRIES", 1)
-    source = players_of([Catch(), Failing("die", at=3)], players=2)
-    with pytest.raises(
-        ActorFailed, match=r"player 1 \(environment 1, seed 5\) died with exit code 7; it was replaced 1 times"
-    ):
-        next(iter(source))
-    assert source.state_dict()["steps_done"] == source.steps_done  # what has been learnt can still be saved
+    states = [int(next(stream).state[0]) for _ in range(40)]
+    os.kill(processes_of(source)[1].pid, number)
+    while not (source.fleet.lost and source.fleet.records[1].ready):
+        states.append(int(next(stream).state[0]))
+    states += [int(next(stream).state[0]) for _ in range(200)]
+    assert "Player 1 (environment 1, seed 5) " in caplog.text
+    kept, lost = [[state % 100 for state in states if state // 100 == env] for env in (0, 1)]
+    assert kept == [step % 23 for step in range(len(kept))]
+    assert len(kept) > len(lost) + 16
+    [restart] = [step for step, (before, after) in enumerate(itertools.pairwise(lost)) if (after - before) % 23 != 1]
+    assert lost[restart + 1] == 0
+    numbers = {episode_seed(5, 1, number): number for number in range(1000)}
+    seeds = {episode.trace().seed for episode in source.pop_episodes()}
+    ended = {number for seed, number in numbers.items() if seed in seeds}
+    assert len(ended) == max(ended)  # all but the one that was lost
 
 
 @pytest.mark.parametrize(("batch_size", "threads"), [(None, 4), (63, 2), (64, 4)])
@@ -284,52 +235,46 @@ def test_a_learner_with_small_updates_leaves_a_core_to_each_player(players_of, m
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("engine", "speed"), [("inline", 50.0), ("process", 100.0)])
-def test_inline_players_are_as_fast_as_one(players_of, engine, speed):
-    source = players_of([Catch(), Catch()], players=2, engine=engine)
-    next(iter(source))
-    source._played, source._busy, source._marks = 100, 2.0, (0, 0.0, 0.0, 0, 0.0)
-    assert source.metrics()["player_fps"] == speed
-
-
 @pytest.mark.parametrize("engine", ["inline", "process"])
 def test_an_environment_that_raises_is_reported_with_its_traceback(players_of, engine):
     source = players_of([Catch(), Failing("raise", at=30)], players=2, engine=engine)
     with pytest.raises(
-        ActorFailed, match=r"(?s)Player 1 \(environment 1, seed 5\) failed in block \d.*RuntimeError: the paddle broke"
+        Fault, match=r"(?s)Player 1 \(environment 1, seed 5\) failed in block \d.*RuntimeError: the paddle broke"
     ):
         list(source)
-    state = source.state_dict()
-    assert state["steps_done"] == source.steps_done == state["place"] + 16 * state["cycle"]
 
 
-def test_a_player_that_hangs_does_not_keep_a_stopping_run(players_of, monkeypatch):
-    monkeypatch.setattr(Actors, "STOPPING", 0.5)
-    source = players_of([Counting(200)])
-    source.stop_asked = lambda: source.steps_done > 10
+def test_a_run_that_stops_without_a_player_that_hangs_is_resumed(players_of, monkeypatch):
+    monkeypatch.setattr(Fleet, "STOPPING", 0.5)
+    source = players_of([Counting(20), Counting(20, first=100)], players=2, rounds=4)
     stream = iter(source)
-    list(itertools.islice(stream, 9))
-    processes_of(source)[0].suspend()
+    states = [int(next(stream).state[0]) for _ in range(9)]
+    processes_of(source)[1].suspend()
+    source.stop_asked = lambda: True
     with pytest.raises(Stopped):
-        list(stream)
+        states.extend(int(transition.state[0]) for transition in stream)
+    resumed = players_of([Counting(20), Counting(20, first=100)], players=2, engine="inline", rounds=4)
+    resumed.load_state_dict(source.state_dict())
+    states += [int(transition.state[0]) for transition in itertools.islice(resumed, 60)]
+    assert [state for state in states if state < 100][:40] == [*range(20), *range(20)]
+    lost = [state for state in states if state >= 100]
+    assert lost[lost.index(100, 1) :][:20] == list(range(100, 120))
 
 
-def test_an_environment_that_cannot_be_restored_starts_its_next_episode_in_player_and_learner(players_of, caplog):
-    agent = agent_for(84 * 84)
-    source = players_of([Forgetful(), Forgetful()], agent, engine="inline", rounds=5)
-    take(iter(source), agent, 3)
-    resumed = players_of([Forgetful(), Forgetful()], agent, engine="inline", rounds=5)
-    state = source.state_dict()
-    state["players"][0] |= {
-        "actions": torch.tensor([[0, 0], [0, 0]], dtype=torch.int32),
-        "states": torch.zeros(2, 84, 84, dtype=torch.uint8),
-    }
-    resumed.load_state_dict(state)
-    next(iter(resumed))
-    assert "could not be restored" in caplog.text
-    snapshot = resumed.state_dict()["players"][0]
-    assert snapshot["resets"].tolist() == [1, 1]
-    assert len(snapshot["actions"]) == 0
+def test_a_run_is_resumed_in_a_cycle_that_lacks_a_player(players_of, monkeypatch):
+    source = players_of([Counting(20, first=100), Counting(20)], players=2, rounds=4)
+    stream = iter(source)
+    states = [int(next(stream).state[0]) for _ in range(9)]
+    monkeypatch.setattr(ProcessEngine, "start", lambda *_: None)  # the lost player does not come back
+    os.kill(processes_of(source)[0].pid, signal.SIGKILL)
+    while max(states[-8:]) >= 100 or source.state_dict()["place"] != 2:
+        states.append(int(next(stream).state[0]))
+    resumed = players_of([Counting(20, first=100), Counting(20)], players=2, engine="inline", rounds=4)
+    resumed.load_state_dict(source.state_dict())
+    states += [int(transition.state[0]) for transition in itertools.islice(resumed, 60)]
+    kept = [state for state in states if state < 100]
+    assert kept == [step % 20 for step in range(len(kept))]
+    assert max(states[-8:]) >= 100  # it is back
 
 
 def test_an_environment_that_cannot_be_sent_is_refused(players_of):
@@ -340,65 +285,13 @@ def test_an_environment_that_cannot_be_sent_is_refused(players_of):
 
 
 def test_an_environment_that_the_player_cannot_unpickle_is_reported(players_of):
-    with pytest.raises(ActorFailed, match=r"(?s)Player 0 .* failed while it was made.*ModuleNotFoundError"):
+    with pytest.raises(Fault, match=r"(?s)Player 0 .* failed while it was made.*ModuleNotFoundError"):
         next(iter(players_of([Unbuildable()])))
-
-
-def test_an_environment_that_hangs_while_it_is_built_is_reported(players_of, monkeypatch):
-    monkeypatch.setattr(Actors, "STARTING", 2.0)
-    monkeypatch.setattr(Actors, "TRIES", 0)
-    source = players_of([Unbuildable("__import__('time').sleep(1000)")], patience=1.0)
-    with pytest.raises(ActorFailed, match=r"player 0 \(environment 0, seed 5\) sent no segment for"):
-        next(iter(source))
-
-
-def test_players_are_started_once(players_of):
-    source = players_of([Counting()], engine="inline")
-    next(iter(source))
-    with pytest.raises(RuntimeError, match="have an iterator already"):
-        next(iter(source))
 
 
 def test_more_players_than_environments_are_refused():
     with pytest.raises(UsageError, match="each of 2 players needs an environment, but the source has only 1"):
         Players(source_of([Counting()]), players=2)
-
-
-NEW = {"states": None}  # snapshot of environments that have not been reset
-
-
-def test_a_frame_is_kept_once():
-    def stacked():
-        return source_of([FrameStack(Counting(50), 2)], agent_for(2))
-
-    player, handle = Player(0, (stacked(), 0, NEW), rounds=4), _Handle(stacked())
-    for _ in range(2):
-        handle.add(player.get_trajectory_segment())
-    states = [
-        state
-        for transitions, _ in handle.blocks
-        for transition in transitions
-        for state in (transition.state, transition.last_state)
-    ]
-    assert all(isinstance(state, LazyFrames) for state in states)
-    arrays = [np.asarray(state) for state in states]
-    assert [int(array[1, 0]) for array in arrays[1::2]] == list(range(1, 9))
-    assert all(np.shares_memory(a[1], b[0]) for a, b in zip(arrays[0::2], arrays[1::2], strict=True))
-
-
-@pytest.mark.parametrize("wrap", [lambda env: env, lambda env: FrameStack(env, 3)])
-def test_the_arrays_of_a_block_fit_into_the_forecast_size(wrap):
-    envs = [wrap(Random(1)) for _ in range(3)]  # every step ends an episode
-    source = source_of(envs, agent_for(int(np.prod(envs[0].observation_space.shape))))
-    player = Player(0, (source, 0, NEW), rounds=5)
-    for _ in range(3):
-        arrays = player.get_trajectory_segment().arrays
-        assert sum(-(-array.nbytes // 64) * 64 for array in arrays.values()) <= block_size(envs[0], 15, 3)
-
-
-def test_only_the_numbers_of_the_selector_are_sent():
-    assert selector_values(ptan.actions.EpsilonGreedyActionSelector(0.25)) == {"_epsilon": 0.25}
-    assert selector_values(ptan.actions.ArgmaxActionSelector()) == {}
 
 
 def test_every_block_has_its_own_random_numbers():

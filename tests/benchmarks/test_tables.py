@@ -93,7 +93,9 @@ def test_means_are_over_the_last_steps_and_the_goal_of_blocks_depends_on_the_ran
 
 
 def test_the_planned_speed_of_many_actors_is_worked_by_hand():
-    turns = {"engine": "inline", "actors": [1, 2], "wait": [8.192, 1.0], "learn": [0.9216, 1.0]}
+    turns = {"engine": "inline", "actors": [1, 2], "wait": [4.096, 1.0], "learn": [0.9216, 1.0]}
     rows = [line.strip("| ").split(" | ") for line in distributed.plan_table(pd.DataFrame(turns)).splitlines()[2:]]
-    assert [row[1] for row in rows] == ["1,000", "8,000", "64,000", "512,000"]
-    assert [row[2] for row in rows] == ["10,000"] * 4
+    assert [row[2] for row in rows] == ["14,000", "256,000", "1,000,000"]
+    assert [row[3] for row in rows] == ["10,000", "4,582", "4,582"]
+    assert [row[4] for row in rows] == ["168,628"] * 3
+    assert [row[5] for row in rows] == ["10", "5", "5"]

@@ -1,4 +1,4 @@
-"""Generalised advantage estimates as the paper's sum, one environment and one step at a time."""
+"""Generalised advantage estimates and V-trace as their papers' sums, one environment and one step at a time."""
 
 
 def advantages(rewards, values, next_values, terminated, ended, gamma, lam):
@@ -15,3 +15,23 @@ def advantages(rewards, values, next_values, terminated, ended, gamma, lam):
                     break
                 weight *= gamma * lam
     return estimates
+
+
+def vtrace_targets(rewards, values, next_values, terminated, ended, gamma, lam, traces):
+    """Return the value targets of V-trace, Espeholt et al. (2018), equation 1; arguments and result as above.
+
+    Both truncated ratios are `traces`, and lambda scales those that carry a difference to earlier steps.
+    """
+    steps, envs = len(rewards), len(rewards[0])
+    targets = [list(row) for row in values]
+    for n in range(envs):
+        for t in range(steps):
+            weight = 1.0
+            for later in range(t, steps):
+                following = 0.0 if terminated[later][n] else next_values[later][n]
+                difference = rewards[later][n] + gamma * following - values[later][n]
+                targets[t][n] += weight * traces[later][n] * difference
+                if ended[later][n]:
+                    break
+                weight *= gamma * lam * traces[later][n]
+    return targets

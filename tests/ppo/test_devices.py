@@ -62,6 +62,7 @@ def _meta(monkeypatch):
     for module in (update, fast):
         monkeypatch.setattr(module, "fetched", lambda rows: torch.ones(len(rows), *rows[0].shape).tolist())
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: torch.zeros(self.shape, dtype=self.dtype))
 
 
 def random_states(space, steps, envs):
@@ -88,7 +89,8 @@ def test_an_update_mixes_no_devices(kind, settings, space):
     if kind is FastModel:
         learner = PPOLearner(trainer)
         arrays = {name: array.numpy() for name, array in vars(rollout).items()}
-        learner.train([Segment(0, arrays, [], 36, [], arrays["states"][0], 1.0)])
+        for _ in range(2):  # the second time, the segment is older than the weights
+            learner.train([Segment(0, arrays, [], 0, 1.0)])
     else:
         trainer.update(rollout)
 
@@ -107,8 +109,7 @@ def test_the_input_normalisation_takes_states_of_another_device(monkeypatch, spa
 
 @pytest.mark.usefixtures("_meta")
 @pytest.mark.parametrize("kind", [Model, FastModel])
-def test_greedy_play_mixes_no_devices(monkeypatch, kind):
-    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: torch.zeros(self.shape))
+def test_greedy_play_mixes_no_devices(kind):
     scores = GreedyPolicy(kind(IMAGE, 4).to("meta")).scores(np.zeros((2, *IMAGE.shape), np.uint8))
     assert scores.shape == (2, 4)
 

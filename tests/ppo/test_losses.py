@@ -25,14 +25,20 @@ def test_advantages_worked_by_hand():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_advantages_agree_with_the_slow_twin(seed):
+def test_advantages_agree_with_the_slow_twins(seed):
     rng = np.random.default_rng(seed)
     rewards, values, next_values = rng.normal(size=(3, 20, 4)).tolist()
     ended = rng.random((20, 4)) < 0.2
     terminated = (ended & (rng.random((20, 4)) < 0.5)).tolist()
-    rollout = rollout_of(rewards, values, next_values, terminated, ended.tolist())
-    expected = gae.advantages(rewards, values, next_values, terminated, ended.tolist(), 0.9, 0.7)
-    assert torch.allclose(losses.estimate_advantages(rollout, 0.9, 0.7), torch.tensor(expected), atol=1e-5)
+    played = (rewards, values, next_values, terminated, ended.tolist())
+    rollout = rollout_of(*played)
+    found = losses.estimate_advantages(rollout, 0.9, 0.7)
+    assert torch.allclose(found, torch.tensor(gae.advantages(*played, 0.9, 0.7)), atol=1e-5)
+    assert torch.equal(losses.estimate_advantages(rollout, 0.9, 0.7, torch.ones(20, 4)), found)
+    traces = torch.from_numpy(rng.random((20, 4), np.float32))
+    targets = torch.tensor(gae.vtrace_targets(*played, 0.9, 0.7, traces.tolist()))
+    found = rollout.values + traces * losses.estimate_advantages(rollout, 0.9, 0.7, traces)
+    assert torch.allclose(found, targets, atol=1e-6)
 
 
 @pytest.mark.parametrize(

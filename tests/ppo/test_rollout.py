@@ -11,7 +11,7 @@ from lib.envs import vector_env
 from lib.experience.stream import EnvRange
 from lib.ppo.fast import FastModel, normalise_by_first_rollout
 from lib.ppo.model import Model
-from lib.ppo.rollout import Agent, Rollout, Sampler
+from lib.ppo.rollout import Agent, Sampler
 from lib.system.seeds import episode_seed
 from ppo_setup import Fixed, random_rollout, vectorised
 
@@ -20,14 +20,6 @@ IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 
 def fields(rollout):
     return [getattr(rollout, field.name).clone() for field in dataclasses.fields(rollout)]
-
-
-def test_the_bytes_of_a_rollout():
-    envs = vectorised(Counting, 2)
-    rollout = Sampler(envs, Agent(None), 100).empty()
-    assert sum(tensor.nbytes for tensor in vars(rollout).values()) == 2 * Rollout.bytes_of(
-        envs.single_observation_space, 100
-    )
 
 
 @pytest.mark.parametrize("truncates", [True, False])

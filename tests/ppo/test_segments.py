@@ -1,22 +1,25 @@
 """PPO's actors and segments: any number of actors on any engine plays the same steps as one sampler."""
 
 import hashlib
+import pickle
+from collections import deque
 
 import numpy as np
 import pytest
 import torch
 
+from lib.actors import fleet
+from lib.actors.engines import InlineEngine
+from lib.actors.worker import Lost
 from lib.envs import vector_env
 from lib.experience.stream import EnvRange
 from lib.ppo import actor as actor_module
-from lib.ppo import segments as segments_module
-from lib.ppo.actor import ActorSettings, PPOActor, Segment
+from lib.ppo.actor import ActorSettings, PPOActor
 from lib.ppo.fast import FastModel
 from lib.ppo.learner import PPOLearner, join_segments
 from lib.ppo.rollout import Agent, Sampler
 from lib.ppo.segments import Segments
 from lib.ppo.segments import run as run_ppo
-from lib.system.shared_memory import Slots
 from ppo_setup import trainer_of
 
 pytestmark = pytest.mark.usefixtures("warm_fork_server")
@@ -57,12 +60,11 @@ def test_each_actor_decides_by_its_own_machine_whether_it_uses_bfloat16(monkeypa
 @pytest.mark.parametrize(
     ("engine", "address", "cpus", "threads"),
     [
-        ("ray", None, None, 8),
-        ("ray", "h:1", None, 1),
+        ("ray", None, 2.0, 8),
         ("ray", "h:1", 0.5, 1),
         ("ray", "h:1", 3.0, 3),
-        ("ray", None, 2.0, 2),
         ("process", None, 3.0, 8),
+        ("inline", None, 1.0, 0),
     ],
 )
 def test_an_actor_on_ray_steps_games_with_the_cpus_that_it_has(monkeypatch, engine, address, cpus, threads):
@@ -82,16 +84,22 @@ def test_a_segment_stays_valid_while_the_next_one_is_played():
     assert not np.array_equal(first.arrays["states"], second.arrays["states"])
 
 
-@pytest.mark.parametrize(
-    ("env_name", "envs", "actors", "rollout"),
-    [("PongNoFrameskip-v4", 8, 4, 16), ("CartPole-v1", 2, 2, 1)],
-)
-def test_the_arrays_of_a_segment_fit_into_the_segment_size(env_name, envs, actors, rollout):
-    acting = acting_of(env_name=env_name, envs=envs, actors=actors, rollout=rollout)
+@pytest.mark.parametrize(("env_name", "rollout"), [("fakes:ShortPong-v0", 128), ("fakes:Coded-v0", 16)])
+def test_stacks_of_frames_that_are_sent_once_are_the_real_states(env_name, rollout):
+    """Episodes of ShortPong are truncated after 100 steps; those of Coded have 2 to 9."""
+    acting = acting_of(env_name=env_name, envs=2, actors=1, rollout=rollout)
+    actor = PPOActor(acting, 0)
+    for _ in range(3):
+        segment = actor.get_trajectory_segment()
+        states, found = actor._rollout.states, join_segments([segment]).states  # the actor keeps its stacks
+        assert segment.arrays["ended"].any()
+        assert torch.equal(states, found)
+
+
+def test_a_step_of_pong_takes_at_most_7500_bytes():
+    acting = acting_of(env_name="PongNoFrameskip-v4", envs=2, actors=1, rollout=64)
     segment = PPOActor(acting, 0).get_trajectory_segment()
-    header, _, sizes = Slots(1, acting.segment_size).pack(segment, 0)
-    assert sum(sizes) > segment.arrays["states"].nbytes + segment.final_states.nbytes
-    assert len(header) < 4096
+    assert len(pickle.dumps(segment, pickle.HIGHEST_PROTOCOL)) <= 7500 * segment.steps
 
 
 def test_a_model_that_actors_do_not_have_is_refused():
@@ -137,16 +145,16 @@ def test_actors_play_what_one_sampler_plays_with_all_environments(played, actors
 
 
 def test_run_learns_the_same_with_any_number_of_actors():
-    told, weights = [], []
+    metrics, weights = [], []
     for number in (1, 2, 4):
         learner = learner_of(acting_of())
-        told.append(list(run_ppo(number, acting_of(), learner, updates=3)))
+        metrics.append(list(run_ppo(number, acting_of(), learner, updates=3)))
         weights.append(weights_of(learner))
         assert learner.version == 4  # 3 updates and the fit of the normalisation
-    assert [sorted(each) for each in told[0]] == [sorted(told[0][0])] * 3
+    assert [sorted(each) for each in metrics[0]] == [sorted(metrics[0][0])] * 3
     for other in (1, 2):
         assert all(torch.allclose(weights[0][name], weights[other][name], atol=1e-5) for name in weights[0])
-        assert told[0][2]["loss"] == pytest.approx(told[other][2]["loss"], abs=1e-4)
+        assert metrics[0][2]["loss"] == pytest.approx(metrics[other][2]["loss"], abs=1e-4)
 
 
 def test_episodes_come_in_the_order_of_one_sampler():
@@ -178,38 +186,8 @@ def test_resumed_segments_continue_bit_for_bit(monkeypatch, restart):
     assert resumed.steps_done == first.steps_done == 5 * 64
 
 
-def test_an_actor_whose_environments_cannot_be_restored_continues_from_their_reset(caplog):
-    acting = acting_of(env_name="CartPole-v1", actors=1)
-    handle = segments_module._Handle(acting.seed, acting.env_range(0))
-    actor = PPOActor(acting, 0)
-    for _ in range(2):
-        handle.follow(actor.get_trajectory_segment())
-    elsewhere = handle.sampler_state()
-    elsewhere["snapshot"]["states"] += 1.0  # not the states that the actions lead to
-    actor = PPOActor(acting, 0, elsewhere)
-    assert "could not be restored" in caplog.text
-    caplog.clear()
-    ended = handle.follow(actor.get_trajectory_segment())
-    snapshot = handle.state_dict()["snapshot"]
-    assert snapshot["resets"].tolist() == [2 * 64] * 4
-    assert len(snapshot["actions"]) == 16
-    assert ended
-    for _, episode in ended:
-        assert episode.trace is not None
-        trace = episode.trace()
-        env = acting.make_envs(1)
-        env.reset(seed=[trace.seed])
-        for action in trace.actions[:-1]:
-            states = env.step(np.array([action]))[0]
-        assert np.array_equal(states[0], trace.last_state)
-    second = PPOActor(acting, 0, handle.sampler_state())
-    assert caplog.text == ""
-    expected, found = actor.get_trajectory_segment(), second.get_trajectory_segment()
-    assert all(np.array_equal(expected.arrays[name], found.arrays[name]) for name in ("states", "rewards", "ended"))
-
-
 @pytest.mark.parametrize("engine", ["inline", "process"])
-def test_closed_segments_continue_with_new_actors(engine):
+def test_closed_segments_continue_from_their_last_state_with_new_actors(engine):
     acting = acting_of(env_name="CartPole-v1", engine=engine)
     learner = learner_of(acting)
     whole, closed = Segments(acting, learner), Segments(acting, learner)
@@ -218,8 +196,8 @@ def test_closed_segments_continue_with_new_actors(engine):
             batches = iter(segments)
             for _ in range(2):
                 next(batches)
+        closed.state_dict()
         closed.close()
-        # Actors reuse the memory of their segments, so each is joined, which copies it, before others play.
         expected = join_segments(next(iter(whole)))
         found = join_segments(next(iter(closed)))
         assert all(torch.equal(getattr(expected, name), getattr(found, name)) for name in vars(expected))
@@ -228,63 +206,60 @@ def test_closed_segments_continue_with_new_actors(engine):
         closed.close()
 
 
-def test_inline_actors_are_as_fast_as_one(monkeypatch):
-    segments = Segments(acting_of(actors=4), learner_of(acting_of()))
-    next(iter(segments))
-    segments._played, segments._busy = 100, 4.0
-    assert segments.metrics()["actor_fps"] == 25.0
+class Scripted(InlineEngine):
+    """Engine whose actors answer orders as a script says: an actor's index, "lose 0" or "back 0"."""
+
+    def __init__(self, *script):
+        super().__init__()
+        self.script, self.away = list(script), set()
+
+    def receive(self, timeout):
+        each = next((each for each in self._asked if each[1] != "play" and each[0] not in self.away), None)
+        while each is None:
+            match str(self.script.pop(0)).split():
+                case ["lose", index]:
+                    self.away.add(int(index))
+                    self._asked = deque(each for each in self._asked if each[0] not in self.away)
+                    return [(int(index), Lost("was killed"))]
+                case ["back", index]:
+                    self.away.remove(int(index))
+                    each = next(each for each in self._asked if each[0] == int(index))
+                case [index]:
+                    each = next(each for each in self._asked if each[0] == int(index))
+        self._asked.remove(each)
+        number, method, arguments = each
+        return [(number, getattr(self._workers[number], method)(*arguments))]
 
 
-class Scripted:
-    """Actors whose segments come in a given order."""
-
-    def __init__(self, order):
-        self.coming, self.orders, self.model, self.replaced = list(order), [], None, 0
-
-    def broadcast(self, model):
-        self.model = model
-
-    def order(self, index):
-        assert index not in dict(self.orders)
-        self.orders.append((index, self.model.version))
-
-    def take(self):
-        index = self.coming.pop(0)
-        version = dict(self.orders)[index]
-        self.orders.remove((index, version))
-        return [(index, segment_of(version))]
-
-    def gather(self):
-        return [segment_of(self.model.version)] * 3
-
-    def close(self):
-        pass
+def scripted(monkeypatch, *script, asynchronous=False, **options):
+    """Segments whose actors follow a script after the first batch, which fits the normalisation."""
+    acting = acting_of(engine="process", **options)
+    engine = Scripted(*range(acting.actors), *script)
+    monkeypatch.setattr(fleet, "make_engine", lambda *_: engine)
+    return Segments(acting, learner_of(acting), asynchronous)
 
 
-def segment_of(version):
-    arrays = {"actions": np.zeros((2, 1), np.int64), "states": np.zeros((2, 1, 7, 7), np.uint8)}
-    return Segment(version, arrays, [], 2, [], np.zeros((1, 7, 7), np.uint8), 0.5)
-
-
-def test_asynchronous_segments_are_taken_in_order_of_arrival_and_old_ones_dropped(monkeypatch):
-    crew = Scripted([0, 1, 0, 1, 1, 0, 1, 0, 2, 1])
-    monkeypatch.setattr(segments_module, "start_actors", lambda *arguments, **options: crew)
-    acting = acting_of(actors=3, envs=3, rollout=2, engine="process")
-    learner = learner_of(acting)
-    crew.broadcast(learner.get_model())
-    monkeypatch.setattr(learner, "normalise_by", lambda segments: None)
-    segments = Segments(acting, learner, max_lag=1)
-    batches = iter(segments)
+def test_asynchronous_segments_are_taken_in_order_of_arrival_and_none_is_dropped(monkeypatch):
+    script = [0, 1, 0, 1, 1, 0, 2, 1, 2]
+    segments = scripted(monkeypatch, *script, asynchronous=True, actors=3, envs=3, rollout=2)
     versions = []
-    for _ in range(3):
-        versions.append([segment.version for segment in next(batches)])
-        learner.version += 1
-    # Batch 1: actors 0, 1 and 0. Batch 2: actor 1, ordered during batch 1, then 1 and 0 with newer weights.
-    # Batch 3: actors 1 and 0; then 2, which is two updates old and dropped; then 1.
-    assert versions == [[0, 0, 0], [0, 1, 1], [2, 1, 2]]
-    assert segments.dropped == 1
-    assert segments.steps_done == 3 * 2 + 10 * 2
-    told = segments.metrics()
-    assert told["policy_lag"] == pytest.approx((0 + 1 + 0) / 3)
-    assert told["dropped"] == 1
-    assert told["actor_fps"] == pytest.approx(3 * 26 / (13 * 0.5))
+    for _, batch in zip(range(3), segments, strict=False):
+        versions.append([segment.version for segment in batch])
+        segments.learner.version += 1
+    # Batch 2: actor 1, ordered during batch 1; then 1 and 0 with newer weights. Batch 3: actor 2, ordered for batch 1.
+    assert versions == [[1, 1, 1], [1, 2, 2], [1, 2, 3]]
+    assert segments.steps_done == (1 + 3) * 3 * 2
+    assert segments.metrics()["policy_lag"] == pytest.approx((2 + 1 + 0) / 3)
+
+
+def test_others_play_for_a_lost_actor_until_it_is_back_with_new_episodes(monkeypatch):
+    script = ["lose 0", 1, 1, 1, 1, "back 0", 0, 1]
+    segments = scripted(monkeypatch, *script, env_name="CartPole-v1")
+    batches = []
+    for _, batch in zip(range(3), segments, strict=False):
+        batches.append([segment.first for segment in batch])
+        assert segments.steps_done == (1 + len(batches)) * 64
+        assert segments.learner.train(batch)
+    # Steps of an actor before its segment: actor 1 played the first four, and actor 0 goes on from its last one.
+    assert batches == [[32, 64], [96, 128], [32, 160]]
+    assert segments.metrics()["lost_episodes"] == 2

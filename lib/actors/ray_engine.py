@@ -1,0 +1,199 @@
+"""Actors on Ray, on this machine or on an existing cluster. Ray is an optional package.
+
+Ray keeps an actor pending until there is room, which is the demand that an autoscaler looks at. A lost actor is
+replaced by a new one, because Ray refuses the calls of an actor that it restarts. Each version of the weights is put
+into the object store once.
+"""
+
+import atexit
+import importlib.util
+import logging
+import os
+import signal
+import socket
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from lib.actors.engines import Engine
+from lib.actors.worker import Failed, Lost, Weights, Worker, pack
+from lib.errors import Fault, UsageError
+from lib.system.files import PROJECT
+from lib.system.log import install_command
+from lib.system.machine import cores
+from lib.system.processes import signals_blocked
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
+# With Ray's default niceness of 15 for actors, the learner leaves them hardly any processor time on this machine.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
+CONNECT_TIMEOUT = 3.0  # seconds
+# With these, Ray gives up after a minute at the latest, if a cluster refuses the token or another program listens. With
+# its defaults, it would try for up to 14 minutes.
+JOINING = {"RAY_NUM_REDIS_GET_RETRIES": "3", "RAY_py_gcs_connect_timeout_s": "5"}
+EXCLUDES = [".git", ".venv", "docs", "models", "runs", "tests"]  # of the project, which a cluster's nodes get
+
+
+class RayEngine(Engine):
+    """Actors on Ray; see Engine.
+
+    Args:
+        count: number of actors.
+        address: HOST:PORT, auto or ray://HOST:PORT of a cluster, or None to start a local Ray. If this process has
+            initialised Ray before, that Ray is used and left running.
+        cpus: CPUs of an actor.
+
+    Raises:
+        UsageError: if Ray is not installed, or the cluster cannot be joined.
+    """
+
+    def __init__(self, count: int, address: str | None = None, cpus: float = 1.0):
+        if address is not None:
+            os.environ.update(JOINING | dict(os.environ))  # Ray reads them when it is imported
+        self._ray = import_ray(is_local=address is None)
+        self._own = not self._ray.is_initialized()
+        self._actors: dict[int, Any] = {}
+        self._asked: dict[Any, int] = {}  # references to answers, oldest first
+        if self._own:
+            _initialise(self._ray, count, address, cpus)
+        self._remote = self._ray.remote(num_cpus=cpus)(RayWorker)
+        atexit.register(self.close)  # without this, Ray crashes if the process exits during a wait
+
+    def start(self, index: int, payload: bytes) -> None:
+        if index in self._actors:  # it may live on a node that has not answered for a while
+            self._ray.kill(self._actors[index])
+        self._actors[index] = self._remote.remote(index)
+        self.send(index, "hello")  # it waits until there is room
+        self.send(index, "start", payload)
+
+    def pack(self, weights: Weights) -> Any:
+        return self._ray.put(pack(weights))
+
+    def send(self, index: int, method: str, *arguments: Any) -> None:
+        self._asked[getattr(self._actors[index], method).remote(*arguments)] = index
+
+    def receive(self, timeout: float) -> list[tuple[int, Any]]:
+        first = {index: reference for reference, index in reversed(self._asked.items())}  # of each actor
+        if not first:
+            return []
+        references = list(first.values())
+        ready, _ = self._ray.wait(references, timeout=timeout)
+        if ready and len(references) > 1:
+            ready, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
+        return [(index, self._answer(reference)) for index, reference in first.items() if reference in ready]
+
+    def _answer(self, reference: Any) -> Any:
+        index = self._asked.pop(reference)
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(reference)
+        except (errors.RuntimeEnvSetupError, errors.RayTaskError, errors.ActorUnschedulableError) as error:
+            return Failed(f"on Ray: {first_lines(error)}")
+        except errors.RayError as error:  # the actor or its node has died
+            self._forget(index)
+            if getattr(error, "actor_init_failed", False):
+                return Failed(f"to start on Ray: {first_lines(error)}")
+            return Lost(f"was lost ({type(error).__name__})")
+
+    def _forget(self, index: int) -> None:
+        self._asked = {reference: each for reference, each in self._asked.items() if each != index}
+
+    def kill(self, index: int) -> None:
+        self._forget(index)
+        self._ray.kill(self._actors[index])
+
+    def close(self) -> None:
+        atexit.unregister(self.close)
+        self._asked.clear()
+        for index in list(self._actors):
+            self._ray.kill(self._actors.pop(index))
+        if self._own and self._ray.is_initialized():
+            self._ray.shutdown()
+
+
+class RayWorker(Worker):
+    """A Worker in a Ray worker process."""
+
+    def __init__(self, index: int):
+        super().__init__(index)
+        torch.set_num_threads(1)
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # the weights, which are copied
+
+
+def import_ray(is_local: bool) -> Any:
+    """Import Ray, or raise a UsageError if it is not installed. A local Ray then listens on this machine only."""
+    if is_local:  # read by Ray on every system when it is imported, in spite of its name
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    if importlib.util.find_spec("ray") is None:
+        raise UsageError(f"--engine ray needs Ray, which is not installed; run {install_command('ray')}")
+    import ray
+
+    return ray
+
+
+def _initialise(ray: Any, count: int, address: str | None, cpus: float) -> None:
+    """Start a local Ray with room for all actors, or join a cluster."""
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address is None:
+        options |= {"address": "local", "num_cpus": max(cores(), round(count * cpus)), "include_dashboard": False}
+    else:
+        _require_listener(address)
+        options["address"] = address
+        if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:  # a job brings its own code
+            options["runtime_env"] = {"working_dir": str(PROJECT), "excludes": EXCLUDES}
+    handler = signal.getsignal(signal.SIGTERM)  # Ray installs its own, and crashes if a signal interrupts its start
+    try:
+        with signals_blocked(), _silent_stderr():
+            ray.init(**options)
+    except Exception as error:
+        ray.shutdown()
+        reason = first_lines(error)
+        if address is None:
+            raise Fault(f"Ray could not be started: {reason}. Try again, or use --engine process") from error
+        raise UsageError(
+            f"this process cannot join the Ray cluster at {address}: {reason}. It needs the cluster's versions of Ray "
+            f"and Python, RAY_AUTH_MODE=token and its ~/.ray/auth_token if it asks for one, and has to run on one of "
+            f"its nodes (`ray start --address {address}` adds this machine), unless --address is ray://HEAD:10001"
+        ) from error
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Drop what libraries write to standard error: Ray's core logs a line for each attempt to join a cluster."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as sink:
+            os.dup2(sink.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def _require_listener(address: str) -> None:
+    """Raise a UsageError if nothing listens at HOST:PORT. Ray itself would try for two minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address == "auto" or not (colon and port.isdigit()):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise UsageError(
+            f"nothing answers at {address}: {error}. `ray start --head` prints a cluster's address"
+        ) from error
+
+
+def first_lines(error: BaseException, number: int = 2) -> str:
+    """Return the beginning of one of Ray's messages, which may go on for sixty lines, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if any("Traceback (" in line for line in lines[:number]):  # the error is its last line
+        lines = lines[-1:]
+    return " ".join(lines[:number]).rstrip(".")
