@@ -86,7 +86,7 @@ class Fleet:
     """
 
     STOPPING = 10.0
-    TRIES = 3  # losses of an actor in a row, without a segment, that end the run
+    TRIES = 5  # losses of an actor in a row, without a segment, that end the run
     TALK_EVERY = 60.0  # seconds between two verdicts
     POLL = 1.0  # seconds
 
@@ -273,22 +273,23 @@ class Fleet:
 
     def _lose(self, index: int, reason: str) -> None:
         record = self.records[index]
-        record.losses += 1
         record.failures += 1
-        self.lost += 1
         if record.failures == self.TRIES:
             raise Fault(
-                f"{self._names[index]} {reason}; that was the third time in a row without a segment. If its "
+                f"{self._names[index]} {reason}; that was the {self.TRIES}th time in a row without a segment. If its "
                 "environment is slow, raise --patience. If it crashes, --engine inline may show where"
             )
-        log.warning(
-            "%s %s. Its unfinished episodes are lost, and it starts new ones.%s",
-            capitalised(self._names[index]),
-            reason,
-            f" From version {self._weights[0]} of the weights on, the run differs from one without a loss."
-            if self.lost == 1
-            else "",
-        )
+        if record.node is not None:  # otherwise it waited for room on a node that has died
+            record.losses += 1
+            self.lost += 1
+            log.warning(
+                "%s %s. Its unfinished episodes are lost, and it starts new ones.%s",
+                capitalised(self._names[index]),
+                reason,
+                f" From version {self._weights[0]} of the weights on, the run differs from one without a loss."
+                if self.lost == 1
+                else "",
+            )
         self._start(index)
 
     def _report_awaited(self) -> None:
