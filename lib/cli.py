@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -121,7 +120,6 @@ def add_engine_options(parser: Parser, role: str, unit: str) -> None:
     add(
         "--address",
         metavar="ADDRESS",
-        default=os.environ.get("RAY_ADDRESS"),
         help="with --engine ray: cluster to join, as HOST:PORT, auto or ray://HOST:PORT (default: RAY_ADDRESS, or "
         "start a local Ray)",
     )

@@ -205,12 +205,16 @@ class Fleet:
         for index in asked:
             self._engine.send(index, "state")
             self.records[index].orders += 1
+        began = self._clock()
         while any(self.records[index].orders for index in asked):
+            if self._stop_asked() and self._clock() - began > self.STOPPING:
+                break
             for index, answer in self._poll():
                 if isinstance(answer, State):
                     states[index] = answer.content
                 else:
                     self._arrived.append((index, answer))
+        self._waited += self._clock() - began
         return [states.get(index, record.restart) for index, record in enumerate(self.records)]
 
     def close(self) -> None:
@@ -308,11 +312,11 @@ class Fleet:
         parts = [f"{sum(record.ready for record in self.records)} of {len(self)} actors play"]
         starting = [(str(index), record.node) for index, record in enumerate(self.records) if not record.ready]
         for text, numbers in (
-            ("wait for room (see `ray status`)", [index for index, node in starting if node is None]),
-            ("make or restore their environments", [index for index, node in starting if node is not None]),
+            ("waiting for room (see `ray status`)", [index for index, node in starting if node is None]),
+            ("making or restoring environments", [index for index, node in starting if node is not None]),
         ):
             if numbers:
-                parts.append(f"{', '.join(numbers[:10])}{', ...' if len(numbers) > 10 else ''} {text}")
+                parts.append(f"{text}: {', '.join(numbers[:10])}{', ...' if len(numbers) > 10 else ''}")
         waiting = min(1.0, self._waited / elapsed)
         working = statistics.fmean(min(1.0, record.seconds / elapsed) for record in self.records)
         parts.append(f"the learner waits {waiting:.0%} of its time, the actors {1.0 - working:.0%} of theirs")

@@ -43,8 +43,8 @@ class RayEngine(Engine):
 
     Args:
         count: number of actors.
-        address: HOST:PORT, auto or ray://HOST:PORT of a cluster, or None to start a local Ray. If this process has
-            initialised Ray before, that Ray is used and left running.
+        address: HOST:PORT, auto or ray://HOST:PORT of a cluster; None for RAY_ADDRESS, or a local Ray. If this process
+            has initialised Ray before, that Ray is used and left running.
         cpus: CPUs of an actor.
 
     Raises:
@@ -52,6 +52,7 @@ class RayEngine(Engine):
     """
 
     def __init__(self, count: int, address: str | None = None, cpus: float = 1.0):
+        address = address or os.environ.get("RAY_ADDRESS")
         if address is not None:
             os.environ.update(JOINING | dict(os.environ))  # Ray reads them when it is imported
         self._ray = import_ray(is_local=address is None)
@@ -181,8 +182,10 @@ def _silent_stderr() -> Iterator[None]:
 def _require_listener(address: str) -> None:
     """Raise a UsageError if nothing listens at HOST:PORT. Ray itself would try for two minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if address == "auto" or not (colon and port.isdigit()):
+    if address == "auto":
         return
+    if not (colon and port.isascii() and port.isdigit()):
+        raise UsageError(f"--address is {address!r}; it has to be HOST:PORT, auto or ray://HOST:PORT")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
     except (OSError, OverflowError, UnicodeError) as error:

@@ -1,6 +1,7 @@
 """PPO's actor: plays trajectory segments with the learner's weights."""
 
 import dataclasses
+import os
 import time
 from collections.abc import Mapping
 from functools import cached_property
@@ -99,7 +100,7 @@ class ActorSettings:
             args.seed,
             args.engine,
             args.patience,
-            args.address,
+            args.address or (os.environ.get("RAY_ADDRESS") if args.engine == "ray" else None),
             args.actor_cpus,
             bfloat16=True,
             rank=group.rank,

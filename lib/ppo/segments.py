@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.actors.fleet import Fleet
-from lib.errors import counted
+from lib.errors import UsageError, counted
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource, Stopped
 from lib.ppo.actor import ActorSettings, PPOActor, Segment
@@ -238,6 +238,12 @@ class Segments(ExperienceSource):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned. Call this before the first segments are requested."""
+        if len(state["actors"]) != len(self._states):
+            learners = len(state["actors"]) // self.acting.actors
+            raise UsageError(
+                f"the run had {learners} learners, and now there are {self.acting.learners}; resume it by its "
+                f"launcher, such as torchrun, with {learners}"
+            )
         self.steps_done = state["steps_done"]
         self._states = list(state["actors"])
         self._episodes = unpack_episodes(state["episodes"])

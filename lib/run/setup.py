@@ -232,6 +232,8 @@ def setup_ignite(
             write_json(folder.result, result)
             board.write_end(settings, result, episodes.steps)
             console.log_result(engine, reason, episodes, speed, source.frame_skip)
+            if "actors" in result:
+                log.info(result["actors"])
             board.close()
             close_all(opened)
             stopper.release_signals()

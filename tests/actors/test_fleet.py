@@ -271,6 +271,20 @@ def test_a_stopping_learner_waits_ten_seconds_and_saves_without_the_actor_that_h
     assert fleet.states() == [None, 1]
 
 
+def test_a_stopping_learner_waits_ten_seconds_for_the_state_of_an_actor_that_is_stopped(faked):
+    fleet, engine = faked(2, lambda index, method: None if (index, method) == (0, "state") else 1.0, stop_asked=bool)
+    until(fleet, lambda: len(fleet.idle()) == 2)
+    fleet._stop_asked, began = lambda: True, engine.now
+    assert fleet.states() == [None, 1]
+    assert 10.0 < engine.now - began <= 12.0
+
+
+@pytest.mark.parametrize("address", ["abc", "ray://abc", "10.0.0.1:"])
+def test_an_address_that_is_none_is_refused_at_once(address):
+    with pytest.raises(UsageError, match="has to be HOST:PORT, auto or ray://HOST:PORT"):
+        fleet_of("ray", address=address)
+
+
 @pytest.mark.parametrize(("python", "version"), [("3.9.1", torch.__version__), (sys.version.split()[0], "1.0.0+cpu")])
 def test_an_actor_with_other_versions_is_one_line(monkeypatch, python, version):
     monkeypatch.setattr(Hello, "here", lambda: Hello("node 2", python, version))
@@ -300,8 +314,8 @@ def test_the_verdict_names_who_waits_and_who_is_slow(faked, caplog, tmp_path):
         until(fleet, lambda: not fleet.open_orders)
     engine.now += 20.0
     verdict = (
-        "3 of 5 actors play; 3, 4 wait for room (see `ray status`); the learner waits 75% of its time, the actors 75% "
-        "of theirs; actor 2 takes 3 times as long as the median; more actors would hardly help."
+        "3 of 5 actors play; waiting for room (see `ray status`): 3, 4; the learner waits 75% of its time, the actors "
+        "75% of theirs; actor 2 takes 3 times as long as the median; more actors would hardly help."
     )
     assert fleet.verdict() == verdict
     fleet.take()

@@ -12,6 +12,7 @@ from lib.actors import fleet
 from lib.actors.engines import InlineEngine
 from lib.actors.worker import Lost
 from lib.envs import vector_env
+from lib.errors import UsageError
 from lib.experience.stream import EnvRange
 from lib.ppo import actor as actor_module
 from lib.ppo.actor import ActorSettings, PPOActor
@@ -263,3 +264,10 @@ def test_others_play_for_a_lost_actor_until_it_is_back_with_new_episodes(monkeyp
     # Steps of an actor before its segment: actor 1 played the first four, and actor 0 goes on from its last one.
     assert batches == [[32, 64], [96, 128], [32, 160]]
     assert segments.metrics()["lost_episodes"] == 2
+
+
+def test_a_state_of_another_number_of_learners_is_refused():
+    acting = acting_of()
+    segments = Segments(acting, learner_of(acting))
+    with pytest.raises(UsageError, match="the run had 2 learners, and now there are 1; resume it by its launcher"):
+        segments.load_state_dict(segments.state_dict() | {"actors": [None] * 4})
