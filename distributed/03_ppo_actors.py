@@ -40,7 +40,7 @@ def train(params, args):
     trainer = FastTrainer(model, optimizer, FastSettings.of(params), group.device, group)
     learner = PPOLearner(trainer)
     segments = Segments(acting, learner, args.asynchronous)
-    if group.rank:  # the first learner has the run folder
+    if group.rank:  # only the first learner has a run folder
         segments.follow()
         sys.exit()
 
@@ -57,7 +57,7 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__, PPO_FAST_HYPERPARAMS)
-    parser.add_argument("--actors", type=cli.positive, metavar="K", help="number of actors (default: by cores)")
+    parser.add_argument("--actors", type=cli.positive, metavar="K", help="actors of each learner (default: one a core)")
     parser.add_argument("--async", dest="asynchronous", action="store_true", help="let actors play during updates")
     parser.add_argument("--actor-cpus", type=cli.above_zero, default=1.0, metavar="F", help="CPUs of an actor on Ray")
     cli.add_engine_options(parser, "actors", "segment")

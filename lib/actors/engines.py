@@ -25,13 +25,13 @@ class Engine(ABC):
 
     @abstractmethod
     def send(self, index: int, method: str, *arguments: Any) -> None:
-        """Ask a method of an actor's Worker. If the actor is lost, `receive` says so later. This never waits."""
+        """Call a method of an actor's Worker. If the actor is lost, `receive` says so later. This never waits."""
 
     @abstractmethod
     def receive(self, timeout: float) -> list[tuple[int, Any]]:
-        """Wait up to `timeout` seconds for answers. Return (index, answer); Lost stands for all that a lost one owes.
+        """Wait up to `timeout` seconds for answers. Return (index, answer).
 
-        An actor that is lost does not answer any more until it is started again.
+        One Lost replaces all answers that a lost actor owes. It does not answer any more until it is started again.
         """
 
     @abstractmethod

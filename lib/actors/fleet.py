@@ -1,8 +1,7 @@
 """The fleet: actors that play segments for a learner, wherever an engine runs them.
 
-Orders belong to the batch, not to an actor. The learner orders segments from actors that are idle. If an actor is lost,
-its orders are lost with it: the caller sees that fewer are open, and orders again from another one. The actor starts
-again, with new episodes, and joins when it is ready.
+Orders belong to the batch, not to an actor. If an actor is lost, the caller sees that fewer orders are open, and orders
+those segments from other actors. The lost one starts again, with new episodes, and joins when it is ready.
 """
 
 import csv
@@ -140,7 +139,7 @@ class Fleet:
         return [index for index, record in enumerate(self.records) if record.ready and not record.orders]
 
     def expected(self) -> list[int]:
-        """Return the actors that will be ready for the first time, and for which a batch waits.
+        """Return the actors that are still starting for the first time, and that a batch waits for.
 
         Others play for an actor that was lost, or that has waited for room for longer than the patience.
         """
@@ -263,7 +262,7 @@ class Fleet:
     def _lose_late(self) -> None:
         """Add the time since the last poll to the waiting time of each actor, and kill those that hang.
 
-        A longer gap between two polls, in which the learner has learnt or was suspended, is no waiting.
+        A longer gap between two polls, while the learner trained or was suspended, does not count as waiting.
         """
         now = self._clock()
         passed, self._polled = min(now - self._polled, 2 * self.POLL), now

@@ -20,7 +20,7 @@ MODEL, SELECTOR = "model.", "selector."  # prefixes of the names of weights
 
 @dataclasses.dataclass
 class Block:
-    """Segment of a player: steps of its environments; see actors.worker.Segment.
+    """Segment of a player: steps of its environments; see Actor.get_trajectory_segment.
 
     Attributes:
         step: the arrays of FrameStep, each (rounds, num_envs, ...).

@@ -1,4 +1,4 @@
-"""The experience source of chapter 9's parallel scripts: players play transitions ahead of the learner.
+"""The experience source of chapter 9's parallel scripts: players collect transitions ahead of the learner.
 
 Time is divided into cycles. In cycle k the learner learns from block k of every player, while the players play the next
 blocks. Block k is played with the weights that the learner had at the start of cycle k - ahead:
@@ -195,7 +195,7 @@ class Players(ExperienceSource):
             self._order()
 
     def _take(self) -> None:
-        """Make transitions of the blocks that arrive next."""
+        """Convert the blocks that arrive next to transitions."""
         assert self.fleet is not None
         for index, block in self.fleet.take():
             self._add(index, block)

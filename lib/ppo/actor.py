@@ -145,12 +145,12 @@ class ActorSettings:
 
 @dataclasses.dataclass
 class Segment:
-    """T steps of N environments that an actor has played; see actors.worker.Segment.
+    """T steps of N environments that an actor has played; see Actor.get_trajectory_segment.
 
     Attributes:
         version: version of the weights that it was played with.
         arrays: fields of Rollout as arrays (T, N, ...). Stacks of C frames are sent as "frames", (T + C - 1, N, ...),
-            instead of "states": those of the first stack, and then the newest one of each state.
+            instead of "states": the C - 1 older ones of the first stack, then the newest one of each state.
         episodes: episodes that ended in the segment. Their steps are the actor's own.
         first: agent steps of the actor before the segment.
         seconds: time that the segment took.

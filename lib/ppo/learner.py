@@ -18,10 +18,10 @@ class PPOLearner:
     """Learn from trajectory segments that actors have played.
 
     If some were played with older weights, advantages and value targets are those of V-trace. PPO's ratio is clipped
-    around the policy that played.
+    around the behaviour policy.
 
     Args:
-        trainer: trainer of the model. Its group are the learners that share every update.
+        trainer: trainer of the model. Its group is the learners that share every update.
 
     Attributes:
         trainer: trainer of the model.
@@ -38,10 +38,10 @@ class PPOLearner:
             seed = int(torch.randint(2**62, ()))
             self.trainer.settings, seed = self.trainer.group.share((self.trainer.settings, seed))
             torch.manual_seed(seed)
-        rollout, traces = join_segments(segments), None
+        rollout, rhos = join_segments(segments), None
         if any(segment.version != self.version for segment in segments):
-            rollout, traces = reevaluated(rollout, self.trainer.model, self.trainer.settings.minibatch)
-        metrics = self.trainer.update(rollout, traces)
+            rollout, rhos = reevaluated(rollout, self.trainer.model, self.trainer.settings.minibatch)
+        metrics = self.trainer.update(rollout, rhos)
         self.version += 1
         return metrics
 
@@ -79,18 +79,18 @@ def join_segments(segments: Sequence[Segment]) -> Rollout:
 
 @torch.no_grad()
 def reevaluated(rollout: Rollout, model: FastModel, batch_size: int) -> tuple[Rollout, torch.Tensor]:
-    """Return what the present model thinks of steps that older weights have played.
+    """Re-evaluate steps that older weights have played with the current model.
 
     The values of the states after the last step and after truncations are not known to the learner; those of the
     actor are kept.
 
     Args:
         rollout: T steps of N environments.
-        model: present model.
+        model: current model.
         batch_size: states in a forward pass.
 
     Returns:
-        The rollout with the present values, and the ratios (T, N) of the present probabilities of its actions to those
+        The rollout with the current values, and the ratios (T, N) of the current probabilities of its actions to those
         under the policy that played, at most 1.
     """
     device = next(model.parameters()).device
@@ -103,8 +103,8 @@ def reevaluated(rollout: Rollout, model: FastModel, batch_size: int) -> tuple[Ro
         values.append(value)
     shape = rollout.actions.shape
     ratios = (torch.cat(log_probs).cpu().view(shape) - rollout.log_probs).exp()
-    present = dataclasses.replace(
+    current = dataclasses.replace(
         rollout, values=torch.cat(values).cpu().view(shape), next_values=rollout.next_values.clone()
     )
-    present.fill_next_values(rollout.next_values[-1])
-    return present, ratios.clamp(max=1.0)
+    current.fill_next_values(rollout.next_values[-1])
+    return current, ratios.clamp(max=1.0)

@@ -6,21 +6,21 @@ from torch.nn import functional as F
 from lib.ppo.rollout import Rollout
 
 
-def estimate_advantages(rollout: Rollout, gamma: float, lam: float, traces: torch.Tensor | None = None) -> torch.Tensor:
+def estimate_advantages(rollout: Rollout, gamma: float, lam: float, rhos: torch.Tensor | None = None) -> torch.Tensor:
     """Generalised advantage estimates, Schulman et al. (2016), https://arxiv.org/abs/1506.02438, equation 16.
 
     A truncated episode is bootstrapped from the value of its last state, a terminated one from 0.
 
-    With `traces`, these are the estimates of V-trace, Espeholt et al. (2018), https://arxiv.org/abs/1802.01561, for
-    steps that another policy has played. The ratio of an action's own step stands in PPO's loss, so it is left out of
-    its advantage; the paper's value target is value + trace * advantage.
+    With `rhos`, they are those of V-trace for steps of an older policy, Espeholt et al. (2018),
+    https://arxiv.org/abs/1802.01561, equation 1, with both truncation levels 1 and c = lambda * rho. The value target
+    is value + rho * advantage. PPO's clipped ratio replaces the paper's rho of the step itself.
 
     Args:
         rollout: T steps of N environments.
         gamma: discount factor, 0 to 1.
         lam: the paper's lambda, 0 to 1.
-        traces: (T, N) ratios of the actions' probabilities under the present policy to those under the policy that
-            played, at most 1; None for ratios of 1.
+        rhos: (T, N) importance weights, at most 1: the ratios of the actions' probabilities under the current policy
+            to those under the behaviour policy. None for on-policy steps.
 
     Returns:
         (T, N) float32.
@@ -31,8 +31,8 @@ def estimate_advantages(rollout: Rollout, gamma: float, lam: float, traces: torc
     following = torch.zeros_like(deltas[0])
     for step in reversed(range(len(deltas))):
         following = estimates[step] = deltas[step] + discounts[step] * following
-        if traces is not None:
-            following = traces[step] * following
+        if rhos is not None:
+            following = rhos[step] * following
     return estimates
 
 

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Segments(ExperienceSource):
-    """Experience source of PPO: yields as many segments as there are actors.
+    """Experience source of PPO: each item is a list of segments, as many as there are actors.
 
     Synchronous: all segments are played with the newest weights, while the learner waits. Every actor plays one. Others
     play for an actor that was lost, until it is back.
@@ -162,7 +162,7 @@ class Segments(ExperienceSource):
 
     @staticmethod
     def _chosen(fleet: Fleet, arrived: list[tuple[int, Segment]]) -> list[int]:
-        """Return the actors that get the missing orders: those that have not played, and then others for the lost."""
+        """Choose actors for the remaining segments: first those that have not played, then others for lost ones."""
         missing = len(fleet) - len(arrived) - fleet.open_orders
         played = {index for index, _ in arrived}
         idle = fleet.idle()
@@ -200,7 +200,7 @@ class Segments(ExperienceSource):
 
         policy_lag: mean number of updates by which the weights of the last segments were behind the learner's.
         actor_fps: agent steps per second that all actors together would make without waiting, since the last call.
-        lost_episodes: unfinished episodes of actors that were lost in this process.
+        lost_episodes: unfinished episodes of actors that were lost since this process started.
         """
         played, busy = self._played, self._busy
         at_once = 1 if self.acting.engine == "inline" else self.acting.actors

@@ -119,23 +119,23 @@ class Trainer:
         self.device = device
         self.group = group or LearnerGroup(device)
 
-    def update(self, rollout: Rollout, traces: torch.Tensor | None = None) -> dict[str, float]:
+    def update(self, rollout: Rollout, rhos: torch.Tensor | None = None) -> dict[str, float]:
         """Learn from a rollout of (T, N) transitions.
 
         Args:
             rollout: what was played.
-            traces: see estimate_advantages.
+            rhos: see estimate_advantages.
 
         Returns:
             loss, policy_loss, value_loss, entropy, kl and clipped (share of clipped ratios) as means over all
             minibatches. learning_rate is the rate after the update.
         """
-        return self.learn(self.transitions(rollout, traces))
+        return self.learn(self.transitions(rollout, rhos))
 
-    def transitions(self, rollout: Rollout, traces: torch.Tensor | None = None) -> Transitions:
+    def transitions(self, rollout: Rollout, rhos: torch.Tensor | None = None) -> Transitions:
         """Flatten a rollout to (T * N, ...) on the model's device, with its advantages and value targets."""
-        estimates = estimate_advantages(rollout, self.settings.gamma, self.settings.lam, traces)
-        targets = (estimates if traces is None else traces * estimates) + rollout.values
+        estimates = estimate_advantages(rollout, self.settings.gamma, self.settings.lam, rhos)
+        targets = (estimates if rhos is None else rhos * estimates) + rollout.values
         columns = (rollout.states, rollout.actions, rollout.log_probs, estimates, targets)
         return Transitions(*(to_device(column.flatten(0, 1), self.device) for column in columns))
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import fakes
+from lib.actors import ray_engine
 from lib.actors.fleet import Fleet
 from lib.actors.worker import Hello, Weights
 from lib.envs.checked_env import CheckedEnv
@@ -282,7 +283,7 @@ def test_a_stopping_learner_waits_ten_seconds_for_the_state_of_an_actor_that_is_
 @pytest.mark.parametrize("address", ["abc", "ray://abc", "10.0.0.1:"])
 def test_an_address_that_is_none_is_refused_at_once(address):
     with pytest.raises(UsageError, match="has to be HOST:PORT, auto or ray://HOST:PORT"):
-        fleet_of("ray", address=address)
+        ray_engine._require_listener(address)
 
 
 @pytest.mark.parametrize(("python", "version"), [("3.9.1", torch.__version__), (sys.version.split()[0], "1.0.0+cpu")])

@@ -17,10 +17,10 @@ def advantages(rewards, values, next_values, terminated, ended, gamma, lam):
     return estimates
 
 
-def vtrace_targets(rewards, values, next_values, terminated, ended, gamma, lam, traces):
+def vtrace_targets(rewards, values, next_values, terminated, ended, gamma, lam, rhos):
     """Return the value targets of V-trace, Espeholt et al. (2018), equation 1; arguments and result as above.
 
-    Both truncated ratios are `traces`, and lambda scales those that carry a difference to earlier steps.
+    Both truncated ratios are `rhos`, and lambda scales those that carry a difference to earlier steps.
     """
     steps, envs = len(rewards), len(rewards[0])
     targets = [list(row) for row in values]
@@ -30,8 +30,8 @@ def vtrace_targets(rewards, values, next_values, terminated, ended, gamma, lam, 
             for later in range(t, steps):
                 following = 0.0 if terminated[later][n] else next_values[later][n]
                 difference = rewards[later][n] + gamma * following - values[later][n]
-                targets[t][n] += weight * traces[later][n] * difference
+                targets[t][n] += weight * rhos[later][n] * difference
                 if ended[later][n]:
                     break
-                weight *= gamma * lam * traces[later][n]
+                weight *= gamma * lam * rhos[later][n]
     return targets

@@ -35,9 +35,9 @@ def test_advantages_agree_with_the_slow_twins(seed):
     found = losses.estimate_advantages(rollout, 0.9, 0.7)
     assert torch.allclose(found, torch.tensor(gae.advantages(*played, 0.9, 0.7)), atol=1e-5)
     assert torch.equal(losses.estimate_advantages(rollout, 0.9, 0.7, torch.ones(20, 4)), found)
-    traces = torch.from_numpy(rng.random((20, 4), np.float32))
-    targets = torch.tensor(gae.vtrace_targets(*played, 0.9, 0.7, traces.tolist()))
-    found = rollout.values + traces * losses.estimate_advantages(rollout, 0.9, 0.7, traces)
+    rhos = torch.from_numpy(rng.random((20, 4), np.float32))
+    targets = torch.tensor(gae.vtrace_targets(*played, 0.9, 0.7, rhos.tolist()))
+    found = rollout.values + rhos * losses.estimate_advantages(rollout, 0.9, 0.7, rhos)
     assert torch.allclose(found, targets, atol=1e-6)
 
 
