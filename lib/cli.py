@@ -115,7 +115,8 @@ def add_engine_options(parser: Parser, role: str, unit: str) -> None:
         type=positive,
         default=60,
         metavar="SECONDS",
-        help=f"restart {role} that send no {unit} for this long, or for three times as long as their last one took",
+        help=f"restart {role} that send no {unit} for this long, or for three times as long as their last one took, "
+        "if that is longer",
     )
     add(
         "--address",

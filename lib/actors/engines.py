@@ -1,5 +1,6 @@
 """Engines: where actors run. An engine only starts, sends, receives and ends; see fleet.py for everything else."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any
@@ -20,8 +21,8 @@ class Engine(ABC):
         """
 
     def pack(self, weights: Weights) -> Any:
-        """Return weights in the form in which `send` takes them, once for all actors."""
-        return pack(weights)
+        """Return a copy of weights in the form in which `send` takes them, once for all actors."""
+        return copy.deepcopy(pack(weights))
 
     @abstractmethod
     def send(self, index: int, method: str, *arguments: Any) -> None:

@@ -77,8 +77,7 @@ class Fleet:
         address, cpus: see RayEngine.
 
     Attributes:
-        records: what is known about each actor.
-        lost: number of losses so far.
+        records: the learner's record of each actor.
 
     Raises:
         UsageError: if the engine cannot be used, or `makes` cannot be sent to another process.
@@ -103,7 +102,6 @@ class Fleet:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.records = [Record(state) for state in states]
-        self.lost = 0
         self._makes, self._stop_asked, self._clock = makes, stop_asked, clock
         self._patience = math.inf if engine == "inline" else patience  # there, an actor waits until others have played
         self._names = [name_of(index) for index in range(len(states))]
@@ -133,6 +131,11 @@ class Fleet:
     def open_orders(self) -> int:
         """Number of segments that are ordered and have neither come nor been lost."""
         return sum(record.orders for record in self.records) + len(self._arrived)
+
+    @property
+    def lost(self) -> int:
+        """Number of losses so far."""
+        return sum(record.losses for record in self.records)
 
     def idle(self) -> list[int]:
         """Return the actors that are ready and have no open order."""
@@ -284,7 +287,6 @@ class Fleet:
             )
         if record.node is not None:  # otherwise it waited for room on a node that has died
             record.losses += 1
-            self.lost += 1
             log.warning(
                 "%s %s. Its unfinished episodes are lost, and it starts new ones.%s",
                 capitalised(self._names[index]),

@@ -26,6 +26,7 @@ from ptan.experience import ExperienceFirstLast
 
 from lib.actors.fleet import Fleet
 from lib.actors.player import Block, Player, weights_of
+from lib.actors.worker import Weights
 from lib.errors import UsageError, counted
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource, Stopped
@@ -106,7 +107,7 @@ class Players(ExperienceSource):
         self._states: list[Any] = [None] * players
         self._transitions: list[Transitions | None] = [None] * players  # what makes them of blocks
         self._blocks: list[deque[_Arrived]] = [deque() for _ in range(players)]  # the cycle's block is the first
-        self._weights = weights_of(self.agent, 0)
+        self._weights: Weights  # with which blocks are ordered in this cycle
         self._steps_at = {0: 0}  # value of steps_done at the start of a cycle, by its number
         self._cycle = 0
         self._place = 0  # number of the cycle's transitions that the learner has taken

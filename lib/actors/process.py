@@ -37,11 +37,6 @@ class ProcessEngine(Engine):
         start_server()
         atexit.register(self.close)
 
-    @property
-    def children(self) -> list[Child]:
-        """The actors' processes, in the actors' order."""
-        return [self._children[index] for index in sorted(self._children)]
-
     def start(self, index: int, payload: bytes) -> None:
         # A thread sends, because the pipe is full while a process is stopped, and the learner must not wait for it.
         outbox = self._outboxes[index] = SimpleQueue()

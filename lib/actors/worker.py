@@ -148,14 +148,14 @@ class Worker:
 
 
 def pack(weights: Weights) -> tuple[int, dict[str, np.ndarray]]:
-    """Return a copy of weights as arrays, which other processes read faster than tensors.
+    """Return weights as arrays, which other processes read faster than tensors. They may share the tensors' memory.
 
     numpy has no bfloat16; float32 holds the same numbers.
     """
     arrays = {}
     for name, tensor in weights.tensors.items():
         plain = tensor.detach().float() if tensor.dtype == torch.bfloat16 else tensor.detach()
-        arrays[name] = plain.numpy().copy()
+        arrays[name] = plain.numpy()
     return weights.version, arrays
 
 

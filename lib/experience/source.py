@@ -24,7 +24,6 @@ from ptan.experience import ExperienceFirstLast
 from lib.envs.atari import frame_skip, statistics_wrapper
 from lib.envs.frames import stacks_frames
 from lib.envs.vector_env import Pausable
-from lib.experience.snapshot import Snapshot
 from lib.experience.stream import EnvRange, ExperienceStream
 from lib.experience.transitions import Transitions
 from lib.system.seeds import episode_seed
@@ -61,7 +60,6 @@ class ExperienceSourceFirstLast(ExperienceStream):
         env_range = EnvRange(first_env, len(self.pool), first_env + len(self.pool))
         super().__init__(envs, agent, seed, env_range, stacks_frames(self.pool[0]))
         self.frame_skip = frame_skip(self.pool[0])
-        self._snapshot = snapshot_by_episodes(seed, self.env_range)
 
     def __iter__(self) -> Iterator[ExperienceFirstLast]:
         """Yield transitions forever, one of each environment in turn."""
@@ -76,6 +74,10 @@ class ExperienceSourceFirstLast(ExperienceStream):
 
     def _next_resets(self, which: np.ndarray) -> int | np.ndarray:
         return 0 if self.last_resets is None else self.last_resets[which] + 1
+
+    def _reset_seeds(self, episode: int) -> list[int]:
+        """Return the seeds of this episode of each environment; here, resets are numbered by episodes."""
+        return [episode_seed(self.seed, env, episode) for env in self.env_range.indices]
 
     def _reset(self, which: np.ndarray) -> None:
         super()._reset(which)
@@ -93,12 +95,3 @@ class ExperienceSourceFirstLast(ExperienceStream):
     def pop_total_rewards(self) -> list[float]:
         """Return the returns of the episodes that ended since the last call, for ptan's handlers."""
         return [episode.total for episode in self.pop_episodes()]
-
-
-def snapshot_by_episodes(seed: int, env_range: EnvRange) -> Snapshot:
-    """Return an empty snapshot of environments whose resets are numbered by their episodes."""
-    return Snapshot(partial(_episode_seeds, seed, env_range), env_range.num_envs)
-
-
-def _episode_seeds(seed: int, env_range: EnvRange, episode: int) -> list[int]:
-    return [episode_seed(seed, env, episode) for env in env_range.indices]

@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -113,7 +112,7 @@ class Stream(ExperienceSource):
         self.frame_skip = vector_env.vector_frame_skip(envs)
         self._native = vector_env.is_native(envs)
         self.interrupted_states: np.ndarray | None = None
-        self._snapshot = snapshot_of(seed, self.env_range)
+        self._snapshot = Snapshot(self._reset_seeds, self.env_range.num_envs)
         self._no_ops: np.ndarray | None = None  # (num_envs,) frames before the first action of native games' episodes
         self._episodes: list[Episode] = []
 
@@ -176,6 +175,12 @@ class Stream(ExperienceSource):
     def _next_resets(self, which: np.ndarray) -> int | np.ndarray:
         """Return the numbers of these environments' next resets; see Snapshot."""
         return self.steps_done
+
+    def _reset_seeds(self, reset: int) -> list[int]:
+        """Return the seeds that all environments would get in a reset. Resets are numbered by this stream's steps."""
+        total_steps, total_envs = self.env_range.total_steps(reset), self.env_range.total_envs
+        seeds = derived_seeds(hashed_seed(self.seed, 0, total_steps), total_envs)
+        return [int(seeds[index]) for index in self.env_range.indices]
 
     def _reset(self, which: np.ndarray) -> None:
         """Reset environments with the seeds of the snapshot."""
@@ -329,13 +334,3 @@ class ExperienceStream(Stream):
                 agent_states[env] = self.agent.initial_state()
             final_frames = self._newest(step.final_states)
             yield FrameStep(frames, np.asarray(actions), step.rewards, step.terminated, step.truncated, final_frames)
-
-
-def snapshot_of(seed: int, env_range: EnvRange) -> Snapshot:
-    """Return an empty snapshot of a part of a run's environments. Resets are numbered by the part's agent steps."""
-    return Snapshot(partial(_reset_seeds, seed, env_range), env_range.num_envs)
-
-
-def _reset_seeds(seed: int, env_range: EnvRange, reset: int) -> list[int]:
-    seeds = derived_seeds(hashed_seed(seed, 0, env_range.total_steps(reset)), env_range.total_envs)
-    return [int(seeds[index]) for index in env_range.indices]

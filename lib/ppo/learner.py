@@ -91,7 +91,7 @@ def reevaluated(rollout: Rollout, model: FastModel, batch_size: int) -> tuple[Ro
 
     Returns:
         The rollout with the current values, and the ratios (T, N) of the current probabilities of its actions to those
-        under the policy that played, at most 1.
+        under the behaviour policy, at most 1.
     """
     device = next(model.parameters()).device
     log_probs, values = [], []

@@ -123,7 +123,7 @@ class Trainer:
         """Learn from a rollout of (T, N) transitions.
 
         Args:
-            rollout: what was played.
+            rollout: T steps of N environments.
             rhos: see estimate_advantages.
 
         Returns:

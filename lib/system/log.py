@@ -65,7 +65,7 @@ class TaskProgress(tqdm):  # type: ignore[type-arg] # tqdm is no generic class w
     Args:
         task: description of the task, such as "Evaluation".
         total: size of the task, or None if unknown.
-        unit: what is counted, as a plural, such as "episodes".
+        unit: unit of the size, in the plural, such as "episodes".
         shown: whether to show anything; None for the setting of this process, see show_progress.
     """
 

@@ -79,7 +79,7 @@ def twin_of(envs, agent, players=1, ahead=2, rounds=8):
 
 
 def processes_of(source):
-    return [psutil.Process(child.process.pid) for child in source.fleet._engine.children]
+    return [psutil.Process(child.process.pid) for _, child in sorted(source.fleet._engine._children.items())]
 
 
 @pytest.mark.parametrize("engine", ["inline", "process", pytest.param("ray", marks=pytest.mark.long)])
