@@ -85,7 +85,7 @@ def latency(rounds: int, go_on: bool) -> None:
         if results.has(round=number, engine=engine, actors=actors):
             continue
         acting = ActorSettings("slow:SlowCartPole-v0", actors, actors, LATENCY_ROLLOUT, seed=number, engine=engine)
-        model = FastModel(acting.space, acting.n_actions)
+        model = FastModel(acting.facts.space, acting.facts.n_actions)
         trainer = FastTrainer(model, torch.optim.Adam(model.parameters()), SETTINGS)
         source = Segments(acting, PPOLearner(trainer))
         batches = iter(source)
@@ -117,7 +117,7 @@ def return_with_lag(behind: int, corrected: bool, seed: int) -> float:
     """Return the mean of the last 20 returns of such a run, with V-trace or with PPO's ratio alone."""
     torch.manual_seed(seed)
     acting = ActorSettings("CartPole-v1", envs=8, actors=1, rollout=64, seed=seed)
-    model = FastModel(acting.space, acting.n_actions)
+    model = FastModel(acting.facts.space, acting.facts.n_actions)
     optimizer = torch.optim.Adam(model.parameters(), 5e-4, eps=1e-5)
     settings = dataclasses.replace(SETTINGS, minibatch=128, epochs=3, kl_target=0.01)
     learner, actor = PPOLearner(FastTrainer(model, optimizer, settings)), PPOActor(acting, 0)

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -120,6 +121,7 @@ def add_engine_options(parser: Parser, role: str, unit: str) -> None:
     )
     add(
         "--address",
+        default=os.environ.get("RAY_ADDRESS"),
         metavar="ADDRESS",
         help="with --engine ray: cluster to join, as HOST:PORT, auto or ray://HOST:PORT (default: RAY_ADDRESS, or "
         "start a local Ray)",

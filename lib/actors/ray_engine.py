@@ -43,8 +43,8 @@ class RayEngine(Engine):
 
     Args:
         count: number of actors.
-        address: HOST:PORT, auto or ray://HOST:PORT of a cluster; None for RAY_ADDRESS, or a local Ray. If this process
-            has initialised Ray before, that Ray is used and left running.
+        address: HOST:PORT, auto or ray://HOST:PORT of a cluster; None for a local Ray. If this process has initialised
+            Ray before, that Ray is used and left running.
         cpus: CPUs of an actor.
 
     Raises:
@@ -52,7 +52,6 @@ class RayEngine(Engine):
     """
 
     def __init__(self, count: int, address: str | None = None, cpus: float = 1.0):
-        address = address or os.environ.get("RAY_ADDRESS")
         if address is not None:
             os.environ.update(JOINING | dict(os.environ))  # Ray reads them when it is imported
         self._ray = import_ray(is_local=address is None)

@@ -1,7 +1,6 @@
 """PPO's actor: plays trajectory segments with the learner's weights."""
 
 import dataclasses
-import os
 import time
 from collections.abc import Mapping
 from functools import cached_property
@@ -100,7 +99,7 @@ class ActorSettings:
             args.seed,
             args.engine,
             args.patience,
-            args.address or (os.environ.get("RAY_ADDRESS") if args.engine == "ray" else None),
+            args.address,
             args.actor_cpus,
             bfloat16=True,
             rank=group.rank,
@@ -108,22 +107,12 @@ class ActorSettings:
         )
 
     @cached_property
-    def env_facts(self) -> EnvFacts:
+    def facts(self) -> EnvFacts:
         """Facts about the environment."""
         envs = self.make_envs(1)
         facts = EnvFacts(envs.single_observation_space, int(envs.single_action_space.n), vector_frame_skip(envs))
         envs.close()
         return facts
-
-    @property
-    def space(self) -> spaces.Box:
-        """Observation space of one environment."""
-        return self.env_facts.space
-
-    @property
-    def n_actions(self) -> int:
-        """Number of actions."""
-        return self.env_facts.n_actions
 
     def env_range(self, index: int) -> EnvRange:
         """Return the part of the environments that an actor plays."""
@@ -162,13 +151,10 @@ class Segment:
     first: int
     seconds: float
 
-    def __len__(self) -> int:
-        return self.arrays["actions"].size
-
     @property
     def steps(self) -> int:
         """Agent steps."""
-        return len(self)
+        return self.arrays["actions"].size
 
     @property
     def restart(self) -> dict[str, Any]:

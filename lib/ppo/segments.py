@@ -74,7 +74,7 @@ class Segments(ExperienceSource):
         self.steps_done = 0
         self.clock = Stopwatch()
         self.fleet: Fleet | None = None
-        self.frame_skip = acting.env_facts.frame_skip
+        self.frame_skip = acting.facts.frame_skip
         self._group = learner.trainer.group
         self._states: list[Any] = [None] * (acting.actors * acting.learners)  # of all learners' actors
         self._played_with: int | None = None  # version of the learner when the other learners were told to play

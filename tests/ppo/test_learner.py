@@ -12,7 +12,7 @@ def learner_and_segments():
     """A learner, and a segment of its weights by each of two actors with two environments of CartPole."""
     acting = ActorSettings("CartPole-v1", envs=4, actors=2, rollout=8, seed=5)
     torch.manual_seed(0)
-    learner = PPOLearner(trainer_of(FastModel(acting.space, acting.n_actions), minibatch=16))
+    learner = PPOLearner(trainer_of(FastModel(acting.facts.space, acting.facts.n_actions), minibatch=16))
     actors = [PPOActor(acting, index) for index in range(2)]
     for actor in actors:
         actor.set_model(learner.get_model())

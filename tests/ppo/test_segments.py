@@ -29,7 +29,9 @@ pytestmark = pytest.mark.usefixtures("warm_fork_server")
 def learner_of(acting, **options):
     torch.manual_seed(0)
     return PPOLearner(
-        trainer_of(FastModel(acting.space, acting.n_actions), minibatch=32, lam=0.95, entropy=0.01, **options)
+        trainer_of(
+            FastModel(acting.facts.space, acting.facts.n_actions), minibatch=32, lam=0.95, entropy=0.01, **options
+        )
     )
 
 
@@ -121,7 +123,7 @@ def test_a_model_that_actors_do_not_have_is_refused():
 def test_actors_play_what_one_sampler_plays_with_all_environments(played, actors, engine):
     acting = acting_of(env_name="PongNoFrameskip-v4", envs=2, actors=actors, engine=engine)
     learner = learner_of(acting)
-    model = FastModel(acting.space, acting.n_actions)
+    model = FastModel(acting.facts.space, acting.facts.n_actions)
     sampler = Sampler(acting.make_envs(2), Agent(model), 16, seed=5)
     whole = iter(sampler)
     segments = Segments(acting, learner)

@@ -113,7 +113,7 @@ def sampler_source(env_id, num_envs):
 
 def segment_source(env_id, num_envs):
     acting = ActorSettings(env_id, envs=num_envs, actors=2, rollout=16, seed=5)
-    model = build_model(acting.space, acting.n_actions)
+    model = build_model(acting.facts.space, acting.facts.n_actions)
     optimizer = torch.optim.Adam(model.parameters())
     settings = FastSettings(minibatch=32, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.01)
     return Segments(acting, PPOLearner(FastTrainer(model, optimizer, settings)))
