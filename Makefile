@@ -84,7 +84,7 @@ test: lint $(BROWSER)  ## format, lint, types and all tests but the long ones: 6
 test-long: $(DEV)  ## the long tests, which make test leaves out
 	$(BIN)/python -m pytest -m long $(ARGS)
 
-docs-check: $(READY)  ## compare the pages with their CSV files, check links and count words
+docs-check: $(READY)  ## compare the pages with the results, check links and count words
 	$(BIN)/python benchmarks/check_docs.py
 
 $(DOCS): $(READY) requirements-docs.lock
@@ -110,8 +110,8 @@ lint: $(DEV)  ## format, lint and types
 ladder: $(READY)  ## table of the scripts: parent, changed lines, what stays the same, lines to read, speed
 	@$(BIN)/python benchmarks/ladder.py
 
-bench: $(READY)  ## measure the speed of chapter 9's scripts: about 20 minutes
-	$(BIN)/python benchmarks/chapter09.py
+bench: $(READY)  ## measure; ARGS="run chapter09" (20 minutes), ARGS=tables, or the list of experiments
+	$(BIN)/python benchmarks/bench.py $(or $(ARGS),list)
 
 # torch's accelerator packages are left out, because each build of torch installs its own.
 lock:  ## write the newest versions that setup.cfg allows into requirements*.lock

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Check the pages: tables made from CSV files, TensorBoard's tags, links, named files, and the number of words.
 
-./check_docs.py            # fails and names the page if something is wrong
-./check_docs.py --write    # makes all tables again; pictures are made by the `tables` command of each benchmark
+./check_docs.py    # fails and names the page if something is wrong; ./bench.py tables makes all tables again
 """
 
 import csv
@@ -11,71 +10,37 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-import atari
-import book
-import chapter08
-import chapter09
-import distributed
-import lab
-import markup
-import overestimation
-import own_environment
-import own_games
-import peers
-import soak
-import time_to_solve
-import trials
+from results import PROJECT
+from tables import Block, block_pattern, blocks
 
 MOST_WORDS = 17_000  # of the README and docs/ together, their tables included
-BENCHMARKS = (
-    atari,
-    book,
-    chapter08,
-    chapter09,
-    distributed,
-    overestimation,
-    own_environment,
-    own_games,
-    peers,
-    soak,
-    time_to_solve,
-    trials,
-)
-README = lab.PROJECT / "README.md"
+README = PROJECT / "README.md"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.M)
 FILE = re.compile(r"`((?:lib|tests|tools|benchmarks|chapter0[89]|distributed|examples|docs)/[\w./-]+)`")
 
 
-def all_blocks() -> Iterator[markup.Block]:
-    """Yield every block that is made from results."""
-    for benchmark in BENCHMARKS:
-        yield from benchmark.blocks()
-
-
-def without_results(page: Path, blocks: Collection[markup.Block]) -> Iterator[str]:
+def without_results(page: Path, blocks: Collection[Block]) -> Iterator[str]:
     """Yield a line for each filled block of a page that no benchmark makes, because its results are missing."""
-    name = str(page.relative_to(lab.PROJECT))
+    name = str(page.relative_to(PROJECT))
     made = {block.marker for block in blocks if block.page == name}
-    for marker, text in markup.block_pattern().findall(page.read_text()):
+    for marker, text in block_pattern().findall(page.read_text()):
         if text and marker not in made:
             yield f"{name}: block {marker!r} has no results; measure it again, or empty it"
 
 
-def outdated(blocks: Iterable[markup.Block]) -> Iterator[str]:
+def outdated(blocks: Iterable[Block]) -> Iterator[str]:
     """Yield a line for each block whose text in the page differs from the results."""
     for block in blocks:
-        content = (lab.PROJECT / block.page).read_text()
+        content = (PROJECT / block.page).read_text()
         if block.put_into(content) != content:
-            yield f"{block.page}: block {block.marker!r} differs from the results; run benchmarks/check_docs.py --write"
+            yield f"{block.page}: block {block.marker!r} differs from the results; run benchmarks/bench.py tables"
 
 
 def pages() -> list[Path]:
     """Return all pages of the project."""
     folders = ("docs", "benchmarks/notes", "runs")
-    return sorted(
-        [*lab.PROJECT.glob("*.md"), *(page for folder in folders for page in (lab.PROJECT / folder).glob("*.md"))]
-    )
+    return sorted([*PROJECT.glob("*.md"), *(page for folder in folders for page in (PROJECT / folder).glob("*.md"))])
 
 
 def anchors(page: Path) -> set[str]:
@@ -91,9 +56,9 @@ def broken_links(page: Path) -> Iterator[str]:
         name, _, anchor = target.partition("#")
         linked = (page.parent / name).resolve() if name else page
         if not linked.exists():
-            yield f"{page.relative_to(lab.PROJECT)}: {target} does not exist"
+            yield f"{page.relative_to(PROJECT)}: {target} does not exist"
         elif anchor and anchor not in anchors(linked):
-            yield f"{page.relative_to(lab.PROJECT)}: {name or 'the page'} has no heading for #{anchor}"
+            yield f"{page.relative_to(PROJECT)}: {name or 'the page'} has no heading for #{anchor}"
 
 
 def missing_files(page: Path) -> Iterator[str]:
@@ -104,9 +69,9 @@ def missing_files(page: Path) -> Iterator[str]:
     if page.name == "CHANGELOG.md" or page.parent.name == "notes":
         return
     for name in FILE.findall(page.read_text()):
-        path = lab.PROJECT / name
+        path = PROJECT / name
         if not path.exists() and not path.with_suffix(".py").exists():
-            yield f"{page.relative_to(lab.PROJECT)}: {name} does not exist"
+            yield f"{page.relative_to(PROJECT)}: {name} does not exist"
 
 
 def wrong_tags() -> Iterator[str]:
@@ -114,9 +79,9 @@ def wrong_tags() -> Iterator[str]:
 
     A test compares tests/golden/tags.csv with the tags that scripts write.
     """
-    with (lab.PROJECT / "tests" / "golden" / "tags.csv").open(newline="") as file:
+    with (PROJECT / "tests" / "golden" / "tags.csv").open(newline="") as file:
         written = {row["tag"]: row["everywhere"] == "1" for row in csv.DictReader(file)}
-    rows = re.findall(r"^\| (`.*?`) \| (.*?) \|", (lab.PROJECT / "docs" / "metrics.md").read_text(), re.M)
+    rows = re.findall(r"^\| (`.*?`) \| (.*?) \|", (PROJECT / "docs" / "metrics.md").read_text(), re.M)
     documented = {tag: scripts == "all" for tags, scripts in rows for tag in re.findall("`(.*?)`", tags)}
     for tag, everywhere in sorted(set(written.items()) ^ set(documented.items())):
         where = "scripts write it" if (tag, everywhere) in written.items() else "the page has it"
@@ -125,20 +90,15 @@ def wrong_tags() -> Iterator[str]:
 
 def words() -> int:
     """Return the number of words of the README and docs/."""
-    counted = [README, *(lab.PROJECT / "docs").glob("*.md")]
+    counted = [README, *(PROJECT / "docs").glob("*.md")]
     return sum(len(page.read_text().split()) for page in counted)
 
 
 def main() -> None:
-    parser = lab.parser(__doc__)
-    parser.add_argument("--write", action="store_true", help="make all tables again")
-    args = parser.parse_args()
-    if args.write:
-        markup.write(all_blocks())
-    blocks = list(all_blocks())
-    problems = [*outdated(blocks), *wrong_tags()]
+    made = blocks()
+    problems = [*outdated(made), *wrong_tags()]
     for page in pages():
-        problems += [*without_results(page, blocks), *broken_links(page), *missing_files(page)]
+        problems += [*without_results(page, made), *broken_links(page), *missing_files(page)]
     count = words()
     if count > MOST_WORDS:
         problems.append(f"README.md and docs/ have {count:,} words; at most {MOST_WORDS:,} are allowed")

@@ -3,7 +3,7 @@
 
 "Lines of lib" counts all modules of lib that importing a script imports. "Lines to read" counts the script and what
 its Read line names: files of lib, or one thing in them. Whoever reads a script has read its parent. Comments count.
-`./chapter09.py tables` puts chapter 9's part into docs/chapter09.md, and the speeds and lines into the README.
+`./bench.py tables` puts chapter 9's part into docs/chapter09.md, and the speeds and lines into the README.
 """
 
 import ast
@@ -12,14 +12,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import lab
-import launch
-import markup
+import results
+from experiments import EXPERIMENTS
+from results import PROJECT
 
-SCRIPTS = sorted(lab.PROJECT.glob("chapter0*/[0-9][0-9]_*.py")) + sorted(
-    lab.PROJECT.glob("distributed/[0-9][0-9]_*.py")
-)
-SPEED = "solve/ladder-speed"  # results of `time_to_solve.py speed`
+SCRIPTS = sorted(PROJECT.glob("chapter0*/[0-9][0-9]_*.py")) + sorted(PROJECT.glob("distributed/[0-9][0-9]_*.py"))
 LINES = ("lines of `lib`", "lines to read")
 IDEAS = {
     "00_slow_grads": "autograd also records acting and targets",
@@ -69,7 +66,7 @@ def imported_files(script: Path) -> set[Path]:
         for name in _imported_names(ast.parse(waiting.pop().read_text())):
             parts = name.split(".")
             for end in range(1, len(parts) + 1 if parts[0] == "lib" else 1):
-                path = lab.PROJECT.joinpath(*parts[:end])
+                path = PROJECT.joinpath(*parts[:end])
                 new = {file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()} - found
                 found |= new
                 waiting += new
@@ -108,40 +105,20 @@ def count_lines(file: Path, name: str = "") -> int:
 def lines_of(script: Path) -> tuple[int, int]:
     """Return the number of lines of lib that a script imports, and of those that its reader reads."""
     named = re.findall(r"(?:(\w+) in )?(lib/[\w/]+\.py)", header(script)["Read"])
-    to_read = count_lines(script) + sum(count_lines(lab.PROJECT / file, name) for name, file in named)
+    to_read = count_lines(script) + sum(count_lines(PROJECT / file, name) for name, file in named)
     return sum(map(count_lines, imported_files(script))), to_read
 
 
-def rows() -> Iterator[tuple[str, ...]]:
-    """Yield the row of each script, with the columns of HEADER."""
-    measured = speeds_by_script()
-    for script in SCRIPTS:
-        old = parent(script)
-        keeps = re.split(r"[:;,]", header(script)["Keeps"])[0]
-        name = str(script.relative_to(lab.PROJECT))
-        origin = (
-            ("none", "") if old is None else (str(old.relative_to(lab.PROJECT)), str(len(changed_lines(old, script))))
-        )
-        lines = [f"{number:,}" for number in lines_of(script)]
-        yield name, *origin, keeps, *lines, ", ".join(measured.get(name, []))
+def row(script: Path) -> tuple[str, str, str, str]:
+    """Return a script's path, its parent, the number of lines that differ, and what stays the same."""
+    name, keeps = str(script.relative_to(PROJECT)), re.split(r"[:;,]", header(script)["Keeps"])[0]
+    old = parent(script)
+    if old is None:
+        return name, "none", "", keeps
+    return name, str(old.relative_to(PROJECT)), str(len(changed_lines(old, script))), keeps
 
 
-HEADER = ("script", "parent", "changed lines", "keeps", *LINES, "agent steps/s")
-
-
-def ladder_table(folder: str) -> str:
-    """Return a row per script of a folder, without its lines and its speed, which other tables have."""
-    chosen = [(f"`{name}`", *rest) for name, *rest, _, _, _ in rows() if name.startswith(folder)]
-    return markup.table(HEADER[:4], chosen)
-
-
-def medians() -> Iterator[tuple[str, float, float]]:
-    """Yield the measured rungs: script with options, median agent steps per second, median ratio to the baseline."""
-    measured = lab.rounds(lab.read(SPEED)[0], "rung", "steps_per_second")
-    ratios = lab.ratios(measured, launch.BASELINE)
-    for rung in measured:
-        if rung.split()[0] in IDEAS:  # and not the emulator alone
-            yield rung, measured[rung].median(), ratios[rung].median()
+HEADER = ("script", "parent", "changed lines", "keeps")
 
 
 def script_of(rung: str) -> str:
@@ -150,46 +127,25 @@ def script_of(rung: str) -> str:
     return f"{script}.py" if "/" in script else f"chapter09/{script}.py"
 
 
-def speeds_by_script() -> dict[str, list[str]]:
-    """Return the median speeds of each script, one for each measured combination of options."""
+def speeds() -> dict[str, list[str]]:
+    """Return the median steps per second of each script, one for each measured combination of options."""
     found: dict[str, list[str]] = {}
-    for rung, speed, _ in medians():
-        options = rung.partition(" ")[2]
-        found.setdefault(script_of(rung), []).append(f"{speed:,.0f} ({options})" if options else f"{speed:,.0f}")
+    measured = results.rounds(results.runs("ladder"), "steps_per_second", EXPERIMENTS["ladder"].variants)
+    for rung, speed in measured.median().items():
+        options = str(rung).partition(" ")[2]
+        found.setdefault(script_of(str(rung)), []).append(f"{speed:,.0f} ({options})" if options else f"{speed:,.0f}")
     return found
 
 
-def speed_table() -> str:
-    """Return a row per script of chapter 9 and of PPO: its idea, its lines, its speed and its ratio to the baseline."""
-    rows = []
-    for rung, speed, ratio in medians():
-        imported, to_read = lines_of(lab.PROJECT / script_of(rung))
-        rows.append(
-            (
-                f"`{rung}`",
-                IDEAS.get(rung) or IDEAS[rung.split()[0]],
-                f"{round(imported, -2):,}",  # rounded, because every change of lib/run changes it
-                f"{to_read:,}",
-                f"{speed:,.0f}",
-                f"{ratio:.{1 if ratio >= 10 else 2}f}",
-            )
-        )
-    header = ("script", "idea", *LINES, "agent steps/s", "ratio to `01_baseline`, median of rounds")
-    frame, stamped = lab.read(SPEED)
-    return f"{markup.table(header, rows)}\n\n{markup.measured_on([stamped], lab.count_rounds(frame))}"
-
-
-def blocks() -> Iterator[markup.Block]:
-    """Yield the tables of the pages."""
-    yield markup.Block("docs/chapter09.md", "ladder", ladder_table("chapter09/"))
-    yield markup.Block("README.md", "ladder", speed_table())
-
-
 def main() -> None:
-    lines = [HEADER, *rows()]
+    measured = speeds()
+    lines = [(*HEADER, *LINES, "agent steps/s")]
+    for script in SCRIPTS:
+        cells = row(script)
+        lines.append((*cells, *(f"{number:,}" for number in lines_of(script)), ", ".join(measured.get(cells[0], []))))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for row in lines:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for each in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(each, widths, strict=True)).rstrip())
 
 
 if __name__ == "__main__":

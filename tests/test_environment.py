@@ -14,7 +14,7 @@ PROGRAMS = (
     "chapter09/01_baseline.py",
     "distributed/01_ppo.py",
     "tools/play.py",
-    "benchmarks/trials.py",
+    "benchmarks/bench.py",
 )
 
 

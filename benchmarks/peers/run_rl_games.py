@@ -14,7 +14,7 @@ from rl_games.torch_runner import Runner  # type: ignore[import-not-found]
 
 
 class Report(DefaultAlgoObserver):
-    """Print every finished episode in the format that benchmarks/peers.py reads."""
+    """Print every finished episode in the format that measures.py reads."""
 
     def process_infos(self, infos: Any, done_indices: Any) -> None:
         super().process_infos(infos, done_indices)

@@ -1,4 +1,7 @@
-"""Run Stable-Baselines3's PPO or DQN on Pong with the settings of rl-zoo3: ppo.yml and dqn.yml, "atari"."""
+"""Run Stable-Baselines3's PPO or DQN.
+
+Pong has the settings of rl-zoo3: ppo.yml and dqn.yml, "atari". Other environments have the library's defaults.
+"""
 
 import argparse
 
@@ -6,7 +9,7 @@ import ale_py
 import gymnasium
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import VecFrameStack
 
 gymnasium.register_envs(ale_py)
@@ -14,7 +17,7 @@ STEPS = 10_000_000  # as in the zoo; the schedules depend on it
 
 
 class Report(BaseCallback):
-    """Print every finished episode in the format that benchmarks/peers.py reads."""
+    """Print every finished episode in the format that measures.py reads."""
 
     def _on_step(self) -> bool:
         for info in self.locals["infos"]:
@@ -61,6 +64,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("algorithm", choices=("ppo", "dqn"))
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--env-id", help="id of another environment than Pong")
+    parser.add_argument("--envs", type=int, default=1, help="number of these environments")
     args = parser.parse_args()
-    make = {"ppo": make_ppo, "dqn": make_dqn}[args.algorithm]
-    make(args.seed).learn(STEPS, callback=Report())
+    if args.env_id:
+        envs = make_vec_env(args.env_id, args.envs, seed=args.seed)
+        model = {"ppo": PPO, "dqn": DQN}[args.algorithm]("MlpPolicy", envs, seed=args.seed)
+    else:
+        model = {"ppo": make_ppo, "dqn": make_dqn}[args.algorithm](args.seed)
+    model.learn(STEPS, callback=Report())

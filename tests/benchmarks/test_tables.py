@@ -1,4 +1,4 @@
-"""Tables of single benchmarks: the ladder, own games and planned speeds."""
+"""The cells, sources and blocks of the tables, the ladder's lines, and the check of the pages."""
 
 import math
 import re
@@ -9,59 +9,133 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import distributed
-import lab
+import check_docs
 import ladder
-import markup
-import own_environment
-import own_games
+import results
+import tables
+from tables import Block
 
 
-def test_some_own_games_are_measured_without_a_change_of_the_page_s_results(results, monkeypatch, capsys):
-    row = dict.fromkeys(own_games.COLUMNS[3:], 100.0)
-    monkeypatch.setattr(own_games, "measure", lambda turn: row)
-    monkeypatch.setattr(markup, "write", list)
-    only_02 = ["--script", "distributed/02_ppo_fast"]
-    selections = (["--game", "Snake-v0"], ["--game", "CartPole-v1", "--seeds", "4"])  # the second replaces the first
-    for options in (only_02, ["--go-on"], *selections):
-        monkeypatch.setattr(sys, "argv", ["own_games.py", "--jobs", "1", *options])
-        own_games.main()
-    for script in ("01_ppo", "02_ppo_fast"):
-        assert len(lab.read(f"own_games/{script}")[0]) == 3 * len(own_games.STEPS)
-    assert len(lab.read("own_games_selected/02_ppo_fast")[0]) == 1
-    assert "| `CartPole-v1` | 475 | `02_ppo_fast` | 1 of 1 |" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("values", "options", "text"),
+    [
+        ([155.2, 98.4, 271.6], {"digits": 0, "unit": " s"}, "155 s (98 to 272)"),
+        ([1615.6], {"digits": 0, "unit": " s", "single": "seed"}, "1,616 s (one seed)"),
+        ([5.0, math.inf, 3.0], {"digits": 0}, "5 (3 to never)"),
+        ([5.0, math.inf, 3.0, math.inf], {"digits": 0}, "never (3 to never)"),
+        ([math.nan, 2.0], {}, "2.0"),
+    ],
+)
+def test_a_spread_is_the_median_and_the_range(values, options, text):
+    assert tables.spread(values, **options) == text
 
 
-def test_an_own_game_is_solved_when_its_run_says_so_or_by_the_mean_of_a_hundred_if_it_registers_no_goal():
-    episodes = pd.DataFrame({"step": range(5, 1005, 5), "seconds": range(200), "return": [0.0] * 100 + [1.0] * 100})
-    result = {"reached": {"475.0": {"step": 700, "seconds": 9.5}}}
-    assert own_games.goal_reached("CartPole-v1", result, episodes, 100) == (700, 9.5)
-    assert own_games.goal_reached("CartPole-v1", {"reached": {}}, episodes, 100) == (math.inf, math.inf)
-    room = "minigrid:MiniGrid-Empty-8x8-v0"
-    assert own_games.goal_reached(room, {"reached": {}}, episodes, 5) == (5 * 190, 189.0)
-    assert own_games.goal_reached(room, {"reached": {}}, episodes, 100) == (1000, 199.0)
-    assert own_games.goal_reached(room, {"reached": {}}, episodes[:150], 5) == (math.inf, math.inf)
+@pytest.mark.parametrize(
+    ("reached", "seeds", "text"),
+    [
+        ([], 3, "0 of 3 seeds"),
+        ([300.0, 200.0], 2, "250 (200 to 300)"),
+        ([300.0], 3, "never (300 to never), 1 of 3 seeds"),
+    ],
+)
+def test_a_seed_that_did_not_reach_the_goal_counts_as_slower_than_all_others(reached, seeds, text):
+    assert tables.spread_of_seeds(reached, seeds) == text
 
 
-def test_the_ladder_reads_the_scripts_headers():
-    rows = {name: (parent, int(lines or 0), keeps) for name, parent, lines, keeps, *_ in ladder.rows()}
-    assert rows["chapter08/01_dqn_basic.py"][0] == "none"
-    parent, lines, keeps = rows["chapter09/02_n_envs.py"]
-    assert (parent, keeps) == ("chapter09/01_baseline.py", "statistics")
-    assert 0 < lines < 50
+def cells(text):
+    """Return the rows of a table below its header."""
+    return [line.strip("| ").split(" | ") for line in text.splitlines()[2:] if line.startswith("|")]
+
+
+def test_the_time_to_solve_counts_what_was_reached_within_the_limit(kept):
+    for seed, seconds in enumerate((600.0, 600.1, 300.0), 1):
+        figures = {"seconds_to_goal": seconds, "steps_to_goal": 1000 * seconds, "evaluation_mean": 20.0 - seed}
+        kept(
+            "solve",
+            "x",
+            seed,
+            "x --time-limit 600",
+            emulator_before=1000,
+            emulator_after=3000,
+            steps_per_second=9,
+            **figures,
+        )
+    kept("solve", "y", 1, "y --time-limit 900", seconds_to_goal=math.inf, steps_to_goal=math.inf, steps_per_second=7)
+    solved, unsolved = cells(tables.solve_table(results.runs("solve")))
+    assert solved[1:4] == ["600 s (300 to never), 2 of 3 seeds", "1.20 (0.60 to never)", "600 (300 to never)"]
+    assert solved[5] == "17.0"
+    assert unsolved[1] == "not in 900 s"
+    text = tables.short_solve_table(results.runs("solve"))
+    assert "Measured on 2 cores (AMD EPYC), no GPU, torch 2.13.0, ale-py 0.12.1; 20" in text
+
+
+def test_trials_are_compared_with_the_script_without_options(kept):
+    for seed in (1, 2, 3):
+        kept("trials", "distributed/x", seed, steps_to_goal=100_000, evaluation_mean=20)
+        kept(
+            "trials", "distributed/x --set a=1", seed, steps_to_goal=(3e5, 4e5, math.inf)[seed - 1], evaluation_mean=19
+        )
+    [_, options] = cells(tables.trials_table(results.runs("trials")))
+    assert options == ["`x --set a=1`", "1 to 3", "2 of 3", "400 (300 to never)", "19.0", "`x`", "0.1"]
+
+
+def test_minutes_are_steps_divided_by_the_median_speed_and_equal_rungs_share_their_runs(kept):
+    for seed in (1, 2):
+        for rung, steps in (("01_baseline", 600_000), ("03_parallel", 480_000 * seed)):
+            kept("minutes", rung, seed, steps_to_goal=steps, steps_to_milestone=steps / 2, episodes_to_goal=300)
+    for rung, speeds in (("00_slow_grads", (50, 90)), ("01_baseline", (100, 100)), ("03_parallel", (80, 120))):
+        for seed, speed in enumerate(speeds, 1):
+            kept("minutes-speed", rung, seed, last_1000_steps_per_second=speed)
+    rows = {row[0]: row[1:] for row in cells(tables.minutes_table())}
+    assert rows["`00_slow_grads`"][2:5] == ["71 (71 to 71)", "143 (143 to 143)", "+43 %"]
+    assert rows["`01_baseline`"][:5] == ["2", "100 (100 to 100)", "50 (50 to 50)", "100 (100 to 100)", ""]
+    assert rows["`03_parallel`"][2:5] == ["60 (40 to 80)", "120 (80 to 160)", "+20 %"]
+
+
+def test_bins_without_a_finished_episode_are_interpolated(kept):
+    for seed, values in ((1, {250: -2.0, 750: 1.0, 1000: 2.0}), (2, {250: 0.0, 500: 0.0})):
+        curve = pd.DataFrame({"step": list(values), "seconds": None, "value": list(values.values())})
+        kept("chapter08", "basic", seed, curves={"return": curve}, steps_to_goal=math.inf)
+    assert cells(tables.chapter08_table()) == [
+        ["basic", "0.06 (0.00 to 0.12)", "2.00", "500 (250 to 750)", "0 of 2 seeds"]
+    ]
+
+
+def test_a_block_replaces_only_the_text_between_its_markers():
+    block = Block("page.md", "speed", "new")
+    assert block.put_into("a\n<!-- speed -->\nold\n<!-- /speed -->\nb") == "a\n<!-- speed -->\nnew\n<!-- /speed -->\nb"
+    with pytest.raises(ValueError, match=r"page\.md has no block <!-- speed -->"):
+        block.put_into("a")
+
+
+def test_the_check_of_the_pages_finds_old_tables_and_dead_links(tmp_path, monkeypatch):
+    monkeypatch.setattr(check_docs, "PROJECT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("# A heading\n[x](#a-heading) [y](#none) [z](gone.md)\n`lib/gone.py`\n<!-- t -->\n1\n<!-- /t -->\n")
+    assert list(check_docs.outdated([Block("page.md", "t", "1")])) == []
+    [line] = check_docs.outdated([Block("page.md", "t", "2")])
+    assert line.startswith("page.md: block 't'")
+    assert list(check_docs.without_results(page, [Block("page.md", "t", "1")])) == []
+    [line] = check_docs.without_results(page, [])
+    assert line.startswith("page.md: block 't' has no results")
+    assert [line.split(": ")[1] for line in check_docs.broken_links(page)] == [
+        "the page has no heading for #none",
+        "gone.md does not exist",
+    ]
+    assert list(check_docs.missing_files(page)) == ["page.md: lib/gone.py does not exist"]
 
 
 @pytest.mark.slow
 def test_the_lines_of_lib_are_those_of_the_modules_that_python_loads():
-    script = lab.PROJECT / "distributed/01_ppo.py"
+    script = ladder.PROJECT / "distributed/01_ppo.py"
     code = "import runpy, sys; runpy.run_path(sys.argv[1]); print(*map(str, sys.modules.values()))"
     process = subprocess.run([sys.executable, "-c", code, script], capture_output=True, text=True, check=True)
-    loaded = set(map(Path, re.findall(rf"{lab.PROJECT}/lib/[\w/]+\.py", process.stdout)))
+    loaded = set(map(Path, re.findall(rf"{ladder.PROJECT}/lib/[\w/]+\.py", process.stdout)))
     assert ladder.imported_files(script) == loaded
 
 
 def test_the_lines_to_read_are_those_of_the_script_and_of_what_its_header_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(lab, "PROJECT", tmp_path)
+    monkeypatch.setattr(ladder, "PROJECT", tmp_path)
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/one.py").write_text("x = 1\n\n\nclass One:\n    y = 2\n\n    z = 3\n")
     (tmp_path / "lib/two.py").write_text("import lib.one\n\n\ndef two():\n    from lib import three\n")
@@ -71,31 +145,7 @@ def test_the_lines_to_read_are_those_of_the_script_and_of_what_its_header_names(
     assert ladder.lines_of(script) == (12, 6 + 4 + 5)
 
 
-def test_means_are_over_the_last_steps_and_the_goal_of_blocks_depends_on_the_random_player():
-    steps = own_environment.GAMES["blocks"].steps
-    rows = [
-        ("blocks", 1, steps - own_environment.LAST, 10, 99.0, 5.0),
-        ("blocks", 1, steps - 10, 30, 12.0, 5.0),
-        ("blocks", 1, steps, 10, 16.0, 9.0),
-        ("blocks", 2, steps, 10, 20.0, 7.0),
-        ("blocks", 2, steps + own_environment.BIN, 1, 99.0, 99.0),  # the update went on for a few steps
-    ]
-    columns = ("game", "seed", "step", "episodes", "mean_return", "mean_steps")
-    frame = pd.DataFrame([(*row, 21.0) for row in rows], columns=[*columns, "greedy_return"])
-    assert own_environment.last_means(frame, "blocks", "mean_return").to_dict() == {1: 13.0, 2: 20.0}
-    random = pd.DataFrame({"mean_return": [1.5], "mean_steps": [16.0]}, index=["blocks"])
-    assert own_environment.goal_of("blocks", random) == 15.0
-    [row] = own_environment.table(frame, random).splitlines()[2:]
-    assert "| 16.5 (13.0 to 20.0) | 21.0 (21.0 to 21.0) | 15.0 |" in row
-    assert "| 875,000 (850,000 to 900,000) |" in row
-    [row] = own_environment.table(frame, random * 10).splitlines()[2:]  # the goal is ten times higher
-    assert "| 150.0 | not in 900,000 |" in row
-
-
-def test_the_planned_speed_of_many_actors_is_worked_by_hand():
-    turns = {"engine": "inline", "actors": [1, 2], "wait": [4.096, 1.0], "learn": [0.9216, 1.0]}
-    rows = [line.strip("| ").split(" | ") for line in distributed.plan_table(pd.DataFrame(turns)).splitlines()[2:]]
-    assert [row[2] for row in rows] == ["14,000", "256,000", "1,000,000"]
-    assert [row[3] for row in rows] == ["10,000", "4,582", "4,582"]
-    assert [row[4] for row in rows] == ["168,628"] * 3
-    assert [row[5] for row in rows] == ["10", "5", "5"]
+def test_the_ladder_reads_the_scripts_headers():
+    name, parent, lines, keeps = ladder.row(ladder.PROJECT / "chapter09/02_n_envs.py")
+    assert (name, parent, keeps) == ("chapter09/02_n_envs.py", "chapter09/01_baseline.py", "statistics")
+    assert 0 < int(lines) < 50

@@ -1,0 +1,190 @@
+"""Pictures of docs/, made from the results. `./bench.py tables` draws them."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from experiments import BASELINE, CHAPTER08, CHAPTER09, EQUAL, EXPERIMENTS, STEP_PENALTY
+from lib.envs.single_env import reward_threshold
+from results import PROJECT, curves, rounds, runs
+from tables import BOOK, by_variant, minutes
+
+import matplotlib
+import pandas as pd
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+matplotlib.use("Agg")  # no benchmark opens a window
+
+PICTURES = PROJECT / "docs" / "pictures"
+
+
+def axes_of(name: str, width: float, height: float, columns: int = 1, **options: Any) -> tuple[Any, Callable[[], None]]:
+    """Return the axes of a new picture, and a function that saves it as docs/pictures/<name>.png."""
+    figure, axes = plt.subplots(1, columns, figsize=(width, height), layout="constrained", **options)
+
+    def save() -> None:
+        for each in figure.axes:
+            each.grid(alpha=0.3)
+        figure.savefig(PICTURES / f"{name}.png", dpi=110)
+        plt.close(figure)
+
+    return axes, save
+
+
+def draw_seeds(axes: Axes, points: pd.DataFrame, x: str, names: Iterable[str] = ()) -> None:
+    """Draw the curve of every seed, in one colour per variant."""
+    for number, (variant, own) in enumerate(by_variant(points, names)):
+        for index, (_, curve) in enumerate(own.groupby("seed")):
+            label = "" if index else variant
+            axes.plot(curve[x], curve["value"], label=label, color=f"C{number % 10}", linewidth=1)
+
+
+def draw_ranges(axes: Axes, points: pd.DataFrame, x: str, names: Mapping[str, str], complete: bool = False) -> None:
+    """Draw the mean of the seeds and their range, in one colour per variant.
+
+    Args:
+        axes: where to draw.
+        points: the curves.
+        x: "step" or "seconds".
+        names: label of each variant.
+        complete: leave out points that a seed lacks.
+    """
+    for variant, label in names.items():
+        own = points[points["variant"] == variant].pivot(index=x, columns="seed", values="value")
+        own = own.dropna() if complete else own
+        if len(own):
+            [line] = axes.plot(own.index, own.mean(axis=1), label=label)
+            axes.fill_between(own.index, own.min(axis=1), own.max(axis=1), color=line.get_color(), alpha=0.15)
+
+
+def draw_pong(experiment: str, name: str, scale: str, legend: str) -> None:
+    """Draw the return against seconds of an experiment's runs of Pong."""
+    axes, save = axes_of(name, 8, 4)
+    draw_seeds(axes, curves(experiment, "mean_100"), "seconds", EXPERIMENTS[experiment].variants)
+    axes.axhline(18.0, color="black", linewidth=0.8, linestyle="--")
+    axes.set(xscale=scale, xlabel="seconds since the process started", ylabel="mean return of the last 100 episodes")
+    axes.legend(loc=legend, fontsize="x-small")
+    save()
+
+
+def draw_chapter08() -> None:
+    """Draw the mean return of chapter 8's variants against steps, as chapter08-pong.png."""
+    axes, save = axes_of("chapter08-pong", 8, 4)
+    draw_ranges(axes, curves("chapter08", "return"), "step", {name: name for name in CHAPTER08}, complete=True)
+    axes.set(xlabel="agent steps", ylabel="mean return")
+    axes.legend(fontsize="x-small")
+    save()
+
+
+def draw_overestimation() -> None:
+    """Draw the values of fixed states and the mean return, as chapter08-overestimation.png."""
+    (left, right), save = axes_of("chapter08-overestimation", 9, 3.4, 2)
+    for axes, curve, label in ((left, "values", "mean best value of fixed states"), (right, "return", "mean return")):
+        points = curves("overestimation", curve)
+        draw_seeds(axes, points.assign(step=points["step"] / 1000), "step", EXPERIMENTS["overestimation"].variants)
+        axes.set(xlabel="thousand agent steps", ylabel=label)
+    left.legend()
+    save()
+
+
+def draw_chapter09() -> None:
+    """Draw the speeds beside the book's, as ratios to the baseline, as chapter09-speed.png."""
+    speeds = rounds(runs("chapter09"), "last_1000_steps_per_second", CHAPTER09)
+    ratios = speeds.div(speeds[BASELINE], axis=0)
+    axes, save = axes_of("chapter09-speed", 7, 3)
+    places = range(len(ratios.columns))
+    low, high = (ratios.median() - ratios.min()), (ratios.max() - ratios.median())
+    book = [BOOK[rung] / BOOK[BASELINE] for rung in ratios]
+    axes.barh([place - 0.2 for place in places], ratios.median(), 0.38, xerr=[low, high], label="here", capsize=2)
+    axes.barh([place + 0.2 for place in places], book, 0.38, label="book, GPU")
+    axes.set(yticks=list(places), yticklabels=list(ratios.columns), xlabel="agent steps/s, ratio to 01_baseline")
+    axes.invert_yaxis()
+    axes.legend()
+    save()
+
+
+def draw_sweep() -> None:
+    """Draw the speed against the number of environments, as chapter09-sweep.png."""
+    speeds = rounds(runs("sweep"), "last_1000_steps_per_second", EXPERIMENTS["sweep"].variants)
+    numbers = [int(rung.split()[-1]) for rung in speeds]
+    axes, save = axes_of("chapter09-sweep", 5, 3)
+    axes.fill_between(numbers, speeds.min(), speeds.max(), alpha=0.3)
+    axes.plot(numbers, speeds.median(), marker="o")
+    axes.set(xlabel="environments", ylabel="agent steps/s", ylim=(0, None))
+    save()
+
+
+def draw_minutes() -> None:
+    """Draw the mean return of chapter 9's rungs against minutes and against steps, as chapter09-minutes.png."""
+    rungs, speeds = minutes()
+    points = curves("minutes", "mean_100")
+    copies = [points[points["variant"] == EQUAL.get(rung, rung)].assign(variant=rung) for rung in rungs]
+    points = pd.concat(copies)
+    speed = points["variant"].map(speeds.median())
+    (left, right), save = axes_of("chapter09-minutes", 10, 3.8, 2, sharey=True)
+    draw_seeds(left, points.assign(minutes=points["step"] / speed / 60), "minutes", rungs)
+    draw_seeds(right, points.assign(steps=points["step"] / 1000), "steps", rungs)
+    left.set(xlabel="minutes", ylabel="mean return of the last 100 games")
+    right.set(xlabel="thousand agent steps")
+    right.legend(fontsize=8)
+    save()
+
+
+def draw_catch() -> None:
+    """Draw the curves on Catch, as chapter09-catch.png."""
+    points = curves("catch", "return")
+    axes, save = axes_of("chapter09-catch", 7, 3.5)
+    draw_ranges(axes, points[points["step"] <= 2500], "step", {name: name for name in EXPERIMENTS["catch"].variants})
+    axes.set(xlabel="agent steps, warm-up included", ylabel="return: mean and range of the seeds")
+    axes.legend()
+    save()
+
+
+def draw_actors() -> None:
+    """Draw the mean return against seconds of eight actors and one, as distributed-curve.png."""
+    axes, save = axes_of("distributed-curve", 8, 4)
+    draw_ranges(axes, curves("actors", "return"), "seconds", {"1": "1 actor", "8": "8 actors"})
+    axes.set(xlabel="seconds since the process started", ylabel="mean return")
+    axes.legend()
+    save()
+
+
+def draw_snake_and_blocks() -> None:
+    """Draw the learning curves of Snake and Blocks, as own-environment.png. A snake begins with three cells."""
+    returns, lengths = curves("snake-blocks", "return"), curves("snake-blocks", "length")
+    # The penalty is added back, to make the returns comparable.
+    penalised = returns["variant"] == "penalty"
+    steps = returns.merge(lengths, on=["variant", "seed", "step"])["value_y"].to_numpy()
+    returns = returns.assign(value=returns["value"] + STEP_PENALTY * steps * penalised)
+    snakes = {"snake": "PPO", "snake-dqn": "DQN", "penalty": "PPO, -0.1 a step"}
+    blocks = {"blocks": "PPO", "blocks-dqn": "DQN"}
+    (cells, length, lines), save = axes_of("own-environment", 12, 3.5, 3)
+    panels = ((cells, returns, 3, snakes), (length, lengths, 0, snakes), (lines, returns, 0, blocks))
+    for axes, points, offset, names in panels:
+        most = points["variant"].map(lambda name: 900_000 if name == "blocks" else 300_000)
+        points = points[points["step"] <= most]  # without the few steps of an update beyond the last bin
+        draw_ranges(axes, points.assign(step=points["step"] / 1000, value=points["value"] + offset), "step", names)
+        axes.set(xlabel="thousand agent steps")
+    for axes, game, offset in ((cells, "examples.snake:Snake-v0", 3), (lines, "examples.blocks:Blocks-v0", 0)):
+        axes.axhline(offset + (reward_threshold(game) or math.nan), color="grey", linestyle="--", linewidth=0.8)
+    cells.set(title="Snake: cells at death, at least", ylabel="mean and range of the seeds")
+    length.set(title="Snake: steps an episode", yscale="log")
+    lines.set(title="Blocks: lines cleared")
+    cells.legend()
+    lines.legend()
+    save()
+
+
+def draw() -> None:
+    """Draw all pictures."""
+    draw_pong("solve", "speed", "log", "upper left")
+    draw_pong("peers", "peers", "linear", "center right")
+    draw_chapter08()
+    draw_overestimation()
+    draw_chapter09()
+    draw_sweep()
+    draw_minutes()
+    draw_catch()
+    draw_actors()
+    draw_snake_and_blocks()

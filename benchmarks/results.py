@@ -1,0 +1,176 @@
+"""The results in three files of results/: runs.csv, curves.csv and machines.json. bench.py says what a row is."""
+
+import csv
+import hashlib
+import io
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for lib and examples; so this module is imported first
+
+from lib.run.folder import current_commit, versions
+from lib.system import files, machine
+from lib.system.files import PROJECT
+
+import pandas as pd
+from filelock import FileLock
+
+RESULTS = PROJECT / "benchmarks" / "results"
+KEY = ("experiment", "variant", "seed")
+CONDITIONS = ("settings", "commit", "machine", "measured")
+POINT = ("curve", "step", "seconds", "value")
+
+Row = dict[str, str]
+Figures = Mapping[str, Any]  # of one measurement, by name
+
+
+class Place(NamedTuple):
+    """Where something is measured: the commit, and the key in machines.json of the machine and package versions."""
+
+    commit: str
+    machine: str
+
+
+class Job(NamedTuple):
+    """One measurement that is to be made.
+
+    Attributes:
+        experiment: name of the experiment.
+        variant: name of the variant.
+        seed: seed, which is also the number of the round.
+        settings: the command line, or whatever else defines the variant.
+        place: where it is measured.
+        threads: number of torch threads, or None for this machine's default.
+    """
+
+    experiment: str
+    variant: str
+    seed: int
+    settings: str
+    place: Place
+    threads: int | None = None
+
+    @property
+    def key(self) -> Row:
+        """Its columns in runs.csv and curves.csv."""
+        return {"experiment": self.experiment, "variant": self.variant, "seed": str(self.seed)}
+
+
+def place(device: str, threads: int | None) -> Place:
+    """Return the commit and the machine of measurements that begin now. A new machine is added to machines.json."""
+    described = machine.machine(device)
+    if threads is not None:
+        described |= {"torch_threads": threads}
+    return Place(current_commit() or "unknown", keep_machine({"machine": described, "versions": versions()}))
+
+
+def keep_machine(described: Mapping[str, Any]) -> str:
+    """Add a machine to machines.json, and return its key, which is a digest."""
+    key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:8]
+    with _lock():
+        files.write(RESULTS / "machines.json", json.dumps(machines() | {key: described}, indent=1) + "\n")
+    return key
+
+
+def machines() -> dict[str, Any]:
+    """Return machines.json."""
+    path = RESULTS / "machines.json"
+    content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return content
+
+
+def add(job: Job, figures: Figures, curves: Mapping[str, pd.DataFrame] | None = None) -> None:
+    """Write a measurement, in place of an older one of the same experiment, variant and seed.
+
+    Args:
+        job: the measurement.
+        figures: its figures.
+        curves: its curves by name, with the columns step, seconds and value.
+    """
+    where = {"settings": job.settings, **job.place._asdict(), "measured": _now()}
+    row = job.key | where | {name: _text(value) for name, value in figures.items()}
+    points = [
+        job.key | {"curve": name} | {column: _text(value) for column, value in point.items()}
+        for name, curve in (curves or {}).items()
+        for point in curve.to_dict("records")
+    ]
+    with _lock():  # another measurement of this checkout may end at the same time
+        _replace("curves.csv", (*KEY, *POINT), job.key, points)
+        _replace("runs.csv", (*KEY, *CONDITIONS), job.key, [row])  # last: what it has is complete
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _lock() -> FileLock:
+    return FileLock(RESULTS / "lock")
+
+
+def _replace(name: str, columns: Iterable[str], key: Row, new: Iterable[Row]) -> None:
+    """Replace the rows of one measurement in a file."""
+    rows = [row for row in rows_of(name) if any(row[column] != value for column, value in key.items())]
+    rows += new
+    header = list(dict.fromkeys([*columns, *(column for row in rows for column in row)]))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, header, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    files.write(RESULTS / name, text.getvalue())
+
+
+def _text(value: object) -> str:
+    """Return a figure as text: four digits after the point, and nothing for an unknown one."""
+    if value is None or value != value:
+        return ""
+    return f"{value:.4f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def rows_of(name: str, experiment: str | None = None) -> list[Row]:
+    """Return the rows of a file, all or those of one experiment. Values are text."""
+    path = RESULTS / name
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [row for row in csv.DictReader(file) if experiment in (None, row["experiment"])]
+
+
+def runs(experiment: str) -> pd.DataFrame:
+    """Return a row per measurement of an experiment, in order of variant and seed, without columns that it lacks.
+
+    Raises:
+        SystemExit: if there is none.
+    """
+    return _frame("runs.csv", experiment)
+
+
+def curves(experiment: str, curve: str) -> pd.DataFrame:
+    """Return the points of all curves of this name: variant, seed, step, seconds, value."""
+    frame = _frame("curves.csv", experiment)
+    return frame[frame["curve"] == curve]
+
+
+def _frame(name: str, experiment: str) -> pd.DataFrame:
+    rows = rows_of(name, experiment)
+    if not rows:
+        raise SystemExit(f"{name} has nothing of {experiment}; measure it: ./bench.py run {experiment}")
+    frame = pd.DataFrame(rows).replace("", None).dropna(axis="columns", how="all")
+    text = {"experiment", "variant", "settings", "commit", "machine", "measured", "stopped", "version", "curve"}
+    return frame.apply(lambda column: column if column.name in text else pd.to_numeric(column))
+
+
+def rounds(frame: pd.DataFrame, value: str, variants: Iterable[str]) -> pd.DataFrame:
+    """Return a row per complete round and a column per measured variant. A round has one commit and one machine.
+
+    Raises:
+        SystemExit: if no round is complete.
+    """
+    table = frame.pivot_table(index=["seed", "commit", "machine"], columns="variant", values=value)
+    table = table[[variant for variant in variants if variant in table]].dropna()
+    if table.empty:
+        raise SystemExit(f"no round of {frame['experiment'].iloc[0]} is complete; finish one with ./bench.py run")
+    return table.reset_index(drop=True)

@@ -1,0 +1,557 @@
+"""Tables of README and docs/, made from the results. `./bench.py tables` writes them."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ladder
+import results
+from experiments import (
+    ACTORS,
+    BASELINE,
+    CHAPTER08,
+    CHAPTER09,
+    ENGINES,
+    EQUAL,
+    EXPERIMENTS,
+    LADDER,
+    LAGS,
+    MINUTES,
+)
+from results import PROJECT, curves, rounds, runs
+from significance import rank_test
+
+import pandas as pd
+
+# The book's frames a second, from a GTX 1080 Ti and an i5-6600K.
+BOOK = dict(zip(CHAPTER09, (157, 159, 228, 402, 330, 409), strict=True))
+
+
+class Block(NamedTuple):
+    """Markdown made from results: the text between `<!-- marker -->` and `<!-- /marker -->` in a page.
+
+    Attributes:
+        page: path of the page, relative to the project.
+        marker: name of the block in the page.
+        text: Markdown of the block.
+    """
+
+    page: str
+    marker: str
+    text: str
+
+    def put_into(self, content: str) -> str:
+        """Return the page's content with this block replaced.
+
+        Raises:
+            ValueError: if the page has no such block.
+        """
+        pattern = block_pattern(self.marker)
+        if not pattern.search(content):
+            raise ValueError(f"{self.page} has no block <!-- {self.marker} --> ... <!-- /{self.marker} -->")
+        return pattern.sub(lambda match: f"<!-- {match[1]} -->\n{self.text}\n<!-- /{match[1]} -->", content)
+
+
+def block_pattern(marker: str = r"[\w-]+") -> re.Pattern[str]:
+    """Return the pattern of a page's blocks, with the groups marker and text. Without a marker, it matches all."""
+    return re.compile(rf"<!-- ({marker}) -->\n(.*?)<!-- /\1 -->", re.S)
+
+
+def spread(values: Iterable[float], digits: int = 1, unit: str = "", single: str = "") -> str:
+    """Return median and range as text: "155 s (98 to 272)".
+
+    Args:
+        values: measured values; an infinite one stands for a run that did not reach its goal. Unknown ones, NaN, are
+            left out.
+        digits: digits after the decimal point.
+        unit: unit of the median, with a space before it.
+        single: noun for a single value: "seed" gives "1,616 s (one seed)".
+    """
+
+    def text(value: float, unit: str = "") -> str:
+        return f"{value:,.{digits}f}{unit}" if math.isfinite(value) else "never"
+
+    known = pd.Series(values, dtype=float).dropna()
+    if known.empty:
+        return ""
+    if known.min() == math.inf:
+        return "never"
+    median = text(known.median(), unit)
+    if len(known) == 1:
+        return f"{median} (one {single})" if single else median
+    return f"{median} ({text(known.min())} to {text(known.max())})"
+
+
+def spread_of_seeds(values: Sequence[float], seeds: int) -> str:
+    """Return median and range over all seeds, and how many reached a goal: "300 (200 to never), 2 of 3 seeds".
+
+    Args:
+        values: steps or seconds of the seeds that reached it.
+        seeds: number of all seeds. Those that did not reach it count as slower than all others.
+    """
+    if not len(values):
+        return f"0 of {seeds} seeds"
+    text = spread([*values, *[math.inf] * (seeds - len(values))], 0, single="seed")
+    return text if len(values) == seeds else f"{text}, {len(values)} of {seeds} seeds"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def measured_on(frame: pd.DataFrame, rounds: int = 0) -> str:
+    """Return one sentence with the machines, versions and dates of measurements.
+
+    Args:
+        frame: rows of runs.csv.
+        rounds: number of rounds, if all were measured in rounds.
+    """
+    known = results.machines()
+    stamps = [known[key] for key in frame["machine"].unique()]
+    places = "; and on ".join(dict.fromkeys(_place(**stamp) for stamp in stamps))
+    in_rounds = f"; {rounds} round{'s' * (rounds != 1)}" if rounds else ""
+    return f"Measured on {places}; {_days(frame)}{in_rounds}."
+
+
+def _days(frame: pd.DataFrame) -> str:
+    first, last = frame["measured"].min()[:10], frame["measured"].max()[:10]
+    return first if first == last else f"{first} to {last}"
+
+
+def _processor(machine: Mapping[str, Any]) -> str:
+    name: str = machine["processor"]
+    return name.replace("(R)", "").removesuffix(" Processor")
+
+
+def _place(machine: Mapping[str, Any], versions: Mapping[str, str]) -> str:
+    gpu = "no GPU" if machine["device"] == "cpu" else machine["device"]
+    threads = machine["torch_threads"]
+    limited = "" if threads == machine["cores"] else f", {threads} torch thread{'s' * (threads != 1)}"
+    known = machine.get("fast_bfloat16")  # older results lack it
+    precision = "" if known is None else ", bfloat16" if known else ", no bfloat16"
+    cores = f"{machine['cores']} core{'s' * (machine['cores'] != 1)}"
+    torch = versions["torch"].removesuffix("+cpu")
+    return f"{cores} ({_processor(machine)}), {gpu}{precision}{limited}, torch {torch}, ale-py {versions['ale-py']}"
+
+
+def by_variant(frame: pd.DataFrame, names: Iterable[str] = ()) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the measured variants with their rows: first those named, in this order, then all others."""
+    groups = dict(tuple(frame.groupby("variant", sort=False)))
+    for name in (*(name for name in names if name in groups), *(name for name in groups if name not in names)):
+        yield name, groups[name]
+
+
+def with_source(text: str, frame: pd.DataFrame, rounds: int = 0) -> str:
+    """Return a table and, below it, where and when it was measured."""
+    return f"{text}\n\n{measured_on(frame, rounds)}"
+
+
+# Time to solve Pong
+
+
+def solved_seconds(own: pd.DataFrame) -> pd.Series:
+    """Return the seconds to the goal of each seed of a variant; infinity if they are more than the time limit."""
+    return own["seconds_to_goal"].where(own["seconds_to_goal"] <= time_limit(own), math.inf)
+
+
+def time_limit(own: pd.DataFrame) -> int:
+    """Return the time limit of a variant's runs."""
+    [limit] = re.findall(r"--time-limit (\d+)", own["settings"].iloc[0])[-1:]
+    return int(limit)
+
+
+def time_to_goal(own: pd.DataFrame) -> str:
+    """Return the median and the range of the seconds to the goal over a script's seeds, as text.
+
+    An unsolved run counts as slower than all others. If it were left out, the median would be too low.
+    """
+    seconds = solved_seconds(own)
+    solved = seconds < math.inf
+    if not solved.any():
+        limit = f"in {time_limit(own):,} s"
+        return f"not {limit}" if len(own) == 1 else f"none of {len(own)} seeds {limit}"
+    text = spread(seconds, 0, unit=" s", single="seed")
+    return text if len(own) == 1 else f"{text}, {solved.sum()} of {len(own)} seeds"
+
+
+def steps_to_goal(own: pd.DataFrame) -> pd.Series:
+    """Return the agent steps to the goal of each seed; infinity if its seconds are more than the time limit."""
+    return own["steps_to_goal"].where(solved_seconds(own) < math.inf, math.inf)
+
+
+def emulator_steps(own: pd.DataFrame) -> pd.Series:
+    """Return the seconds to the goal in million steps that the emulator alone makes in that time.
+
+    This depends less on the machine. The emulator's speed is the mean of that before and after the run.
+    """
+    speed = own.reindex(columns=["emulator_before", "emulator_after"]).mean(axis=1)
+    return solved_seconds(own) * speed / 1e6
+
+
+def solve_table(frame: pd.DataFrame) -> str:
+    """Return a row per script: seconds and steps of its seeds, its speed, and the worst evaluation."""
+    rows = []
+    for script, own in by_variant(frame, EXPERIMENTS["solve"].variants):
+        is_solved = solved_seconds(own) < math.inf
+        speed = spread(own["steps_per_second"], 0)
+        cells = ["", "", speed, ""]
+        if is_solved.any():
+            steps = spread(steps_to_goal(own) / 1000, 0)
+            cells = [spread(emulator_steps(own), 2), steps, speed, f"{own['evaluation_mean'][is_solved].min():.1f}"]
+        rows.append((f"`{script}`", time_to_goal(own), *cells))
+    header = (
+        "script",
+        "time to solve Pong",
+        "emulator alone in that time, million agent steps",
+        "thousand agent steps",
+        "agent steps/s",
+        "lowest greedy mean",
+    )
+    return with_source(table(header, rows), frame)
+
+
+def short_solve_table(frame: pd.DataFrame) -> str:
+    """Return the README's table: time and steps of the scripts until they solved Pong, on CPUs."""
+    known = results.machines()
+    frame = frame[[known[key]["machine"]["device"] == "cpu" for key in frame["machine"]]]
+    rows = []
+    for script, own in by_variant(frame, EXPERIMENTS["solve"].variants):
+        steps = steps_to_goal(own)
+        rows.append((f"`{script}`", time_to_goal(own), spread(steps, 0) if steps.min() < math.inf else ""))
+    return with_source(table(("script", "time to solve Pong: median (range)", "agent steps"), rows), frame)
+
+
+def trials_table(frame: pd.DataFrame) -> str:
+    """Return a row per script with its options: its seeds, its steps to the goal, and the comparison with no options.
+
+    p is that of a rank test of the steps.
+    """
+    groups = dict(by_variant(frame, EXPERIMENTS["trials"].variants))
+    rows = []
+    for script, own in groups.items():
+        plain, options = script.split()[0], " ".join(script.split()[1:])
+        compared = ("", "")
+        if options and plain in groups:
+            p = rank_test(own["steps_to_goal"], groups[plain]["steps_to_goal"])
+            compared = (f"`{_short(plain)}`", f"{p:.2g}")
+        first, last = own["seed"].min(), own["seed"].max()
+        rows.append(
+            (
+                f"`{_short(script)}`",
+                str(first) if first == last else f"{first} to {last}",
+                f"{(own['steps_to_goal'] < math.inf).sum()} of {len(own)}",
+                spread(own["steps_to_goal"] / 1000, 0),
+                "" if own["evaluation_mean"].isna().all() else f"{own['evaluation_mean'].min():.1f}",
+                *compared,
+            )
+        )
+    header = ("script", "seeds", "solved", "thousand agent steps", "lowest greedy mean", "reference", "p")
+    return with_source(table(header, rows), frame)
+
+
+def _short(script: str) -> str:
+    """Return a script without its folder."""
+    return script.rpartition("/")[2] if "/" in script.split()[0] else script
+
+
+# Speeds
+
+
+def ladder_table() -> str:
+    """Return a row per script of chapter 9 and of PPO: its idea, its lines, its speed and its ratio to the baseline."""
+    frame = runs("ladder")
+    speeds = rounds(frame, "steps_per_second", EXPERIMENTS["ladder"].variants)
+    rows = []
+    for rung in LADDER:
+        if rung in speeds:
+            imported, to_read = ladder.lines_of(PROJECT / ladder.script_of(rung))
+            ratio = (speeds[rung] / speeds[BASELINE]).median()
+            rows.append(
+                (
+                    f"`{rung}`",
+                    ladder.IDEAS.get(rung) or ladder.IDEAS[rung.split()[0]],
+                    f"{round(imported, -2):,}",  # rounded, because every change of lib/run changes it
+                    f"{to_read:,}",
+                    f"{speeds[rung].median():,.0f}",
+                    f"{ratio:.{1 if ratio >= 10 else 2}f}",
+                )
+            )
+    header = ("script", "idea", *ladder.LINES, "agent steps/s", "ratio to `01_baseline`, median of rounds")
+    return with_source(table(header, rows), frame, len(speeds))
+
+
+def scripts_table() -> str:
+    """Return a row per script of chapter 9: its parent, the lines that differ, and what stays the same."""
+    rows = [ladder.row(script) for script in ladder.SCRIPTS if script.parent.name == "chapter09"]
+    return table(ladder.HEADER, [(f"`{name}`", *cells) for name, *cells in rows])
+
+
+def chapter09_table() -> str:
+    """Return a row per rung: its speed, its ratio to the baseline, its warm-up, and the book's figures."""
+    frame = runs("chapter09")
+    speeds = rounds(frame, "last_1000_steps_per_second", CHAPTER09)
+    warm_up = rounds(frame, "warm_up_steps_per_second", CHAPTER09)
+    rows = []
+    for rung in speeds:
+        book = f"{BOOK[rung]} ({BOOK[rung] / BOOK[BASELINE]:.2f})"
+        ratio = spread(speeds[rung] / speeds[BASELINE], 2)
+        rows.append((f"`{rung}`", spread(speeds[rung]), ratio, f"{warm_up[rung].median():,.0f}", book))
+    header = ("script", "agent steps/s", "ratio to 01", "warm-up steps/s", "book f/s (ratio)")
+    return with_source(table(header, rows), frame, len(speeds))
+
+
+def minutes() -> tuple[dict[str, pd.DataFrame], pd.DataFrame]:
+    """Return the rows of the runs of chapter 9's rungs, and the speeds of the rungs by round."""
+    trained = runs("minutes")
+    speeds = rounds(runs("minutes-speed"), "last_1000_steps_per_second", MINUTES)
+    rungs = {rung: trained[trained["variant"] == EQUAL.get(rung, rung)] for rung in speeds}
+    return {rung: own for rung, own in rungs.items() if len(own)}, speeds
+
+
+def minutes_table() -> str:
+    """Return a row per rung with the book's columns. A rung with one seed has no change.
+
+    Several runs trained at once, so minutes are agent steps divided by the speed of a rung that has the machine to
+    itself.
+    """
+    rungs, speeds = minutes()
+    to_17, to_18 = (
+        {rung: own[f"steps_to_{bound}"] / speeds[rung].median() / 60 for rung, own in rungs.items()}
+        for bound in ("milestone", "goal")
+    )
+    rows = []
+    for rung, own in rungs.items():
+        change = 100 * (to_18[rung].median() / to_18[BASELINE].median() - 1)
+        is_compared = rung != BASELINE and len(own) > 1 and math.isfinite(change)
+        rows.append(
+            (
+                f"`{rung}`",
+                len(own),
+                spread(speeds[rung], 0),
+                spread(to_17[rung], 0),
+                spread(to_18[rung], 0),
+                f"{change:+.0f} %" if is_compared else "",
+                spread(own["episodes_to_goal"], 0),
+                spread(own["steps_to_goal"] / 1000, 0),
+            )
+        )
+    header = (
+        "script",
+        "seeds",
+        "steps/s",
+        "minutes to 17",
+        "to 18",
+        "minutes to 18, change",
+        "episodes",
+        "thousand steps to 18",
+    )
+    trained, known = runs("minutes"), results.machines()
+    processors = " and ".join(dict.fromkeys(_processor(known[key]["machine"]) for key in trained["machine"]))
+    source = f"{measured_on(runs('minutes-speed'), len(speeds))} Training: {processors}; {_days(trained)}."
+    return f"{table(header, rows)}\n\n{source}"
+
+
+def engines_table() -> str:
+    """Return the steps/s of each engine by number of actors, and the ratios to inline actors in the same round."""
+    frame = runs("engines")
+    speeds = rounds(frame, "steps_per_second", EXPERIMENTS["engines"].variants)
+    rows = [(engine, *(spread(speeds[f"{engine} {n}"], 0) for n in ACTORS)) for engine in ENGINES]
+    for engine in ENGINES[1:]:
+        ratios = [speeds[f"{engine} {n}"] / speeds[f"inline {n}"] for n in ACTORS]
+        rows.append((f"{engine}, ratio to inline", *(spread(ratio, 2) for ratio in ratios)))
+    header = ("agent steps/s", *(f"{n} actor{'s' * (n > 1)}" for n in ACTORS))
+    return with_source(table(header, rows), frame, len(speeds))
+
+
+def latency_table() -> str:
+    """Return the steps/s of each engine by number of actors, and the ratio of the most actors to one."""
+    frame = runs("latency")
+    speeds = rounds(frame, "steps_per_second", EXPERIMENTS["latency"].variants)
+    rows = []
+    for engine in ENGINES:
+        ratio = speeds[f"{engine} {ACTORS[-1]}"] / speeds[f"{engine} {ACTORS[0]}"]
+        rows.append((engine, *(spread(speeds[f"{engine} {n}"], 0) for n in ACTORS), spread(ratio, 2)))
+    header = ("agent steps/s", *(f"{n} actor{'s' * (n > 1)}" for n in ACTORS), f"ratio of {ACTORS[-1]} to 1")
+    return with_source(table(header, rows), frame, len(speeds))
+
+
+def plan_table() -> str:
+    """Return the agent steps per second of Pong that actors, learner and network of each setup allow."""
+    frame = runs("engines")
+    inline = frame[frame["variant"] == "inline 1"]
+    # Timing begins with the first batch. By then, two rollouts have been played, and the second has not been used.
+    rollout, steps = 1_024, 10_240
+    acting = (steps - 2 * rollout) / inline["wait"].median() / 2  # of one core: an inline actor plays on two
+    learning = (steps - rollout) / inline["learn"].median()
+    gpu = 4_582  # 03_ppo_actors with 8 actors and an H200, 2026-11-26; its learner alone is faster
+    # The newest screen, a share of the three before a segment of 64 steps, an action, four float32 and two booleans.
+    step_bytes = 84 * 84 * (1 + 3 / 64) + 8 + 4 * 4 + 2
+    setups = (
+        ("16 cores", 14, learning),
+        ("8 machines of 32 cores, a GPU", 256, gpu),
+        ("1,000 actors, a GPU", 1000, gpu),
+    )
+    rows = []
+    for setup, actors, learner in setups:
+        bounds = [f"{bound:,.0f}" for bound in (actors * acting, learner, 10e9 / 8 / step_bytes)]
+        rows.append((setup, f"{actors:,}", *bounds, max(1, round(learner / acting))))
+    header = ("setup", "actors", "actors' bound", "learner's bound", "10 Gbit/s", "actors that one learner can use")
+    return table(header, rows)
+
+
+# Learning
+
+
+def chapter08_table() -> str:
+    """Return a row per variant: mean return over the whole run and at its end, and the steps to a mean of 0."""
+    frame, points = runs("chapter08"), curves("chapter08", "return")
+    rows = []
+    for variant, own in by_variant(frame, CHAPTER08):
+        # Bins in which no episode ended are interpolated linearly.
+        means = points[points["variant"] == variant].pivot(index="step", columns="seed", values="value")
+        by_bin = [steps.index[steps >= 0][0] for _, steps in means.items() if (steps >= 0).any()]
+        means = means.interpolate(limit_area="inside")
+        whole, late = means.mean(), means[means.index > 0.75 * means.index.max()].mean()
+        reached = own["steps_to_goal"][own["steps_to_goal"] < math.inf]
+        rows.append(
+            (
+                variant,
+                f"{whole.mean():.2f} ({whole.min():.2f} to {whole.max():.2f})",
+                f"{late.mean():.2f}",
+                spread_of_seeds(by_bin, len(own)),
+                spread_of_seeds(reached, len(own)),
+            )
+        )
+    header = (
+        "variant",
+        "mean return (range)",
+        "last quarter",
+        "steps until the mean over 10,000 steps reaches 0",
+        "steps until the mean over 100 episodes reaches 0",
+    )
+    return with_source(table(header, rows), frame)
+
+
+def overestimation_table() -> str:
+    """Return a row per variant, from the ends of its runs."""
+    frame, points = runs("overestimation"), curves("overestimation", "return")
+    rows = []
+    for variant, own in by_variant(frame, EXPERIMENTS["overestimation"].variants):
+        last = points[points["variant"] == variant].groupby("seed")["value"].last()
+        cells = (own["predicted"], own["earned"], own["predicted"] - own["earned"], last)
+        rows.append((variant, len(own), *(spread(cell, 2) for cell in cells)))
+    header = ("", "seeds", "predicted value", "discounted return", "overestimated by", "mean return at the end")
+    return with_source(table(header, rows), frame)
+
+
+def actors_table() -> str:
+    """Return a row per number of actors: final return, seconds to a return of 100, and steps."""
+    frame, points = runs("actors"), curves("actors", "return")
+    rows = []
+    for actors, own in by_variant(points, EXPERIMENTS["actors"].variants):
+        late = own[own["seconds"] > 70].groupby("seed")["value"].mean()
+        reached = own[own["value"] >= 100].groupby("seed")["seconds"].min()
+        steps = own.groupby("seed")["step"].max()
+        rows.append((actors, spread(late, 0), spread_of_seeds(reached, len(late)), spread(steps, 0)))
+    header = ("actors", "mean return, last 20 s", "seconds to a return of 100", "agent steps in total")
+    return with_source(table(header, rows), frame)
+
+
+def lag_table() -> str:
+    """Return a row per lag: returns with PPO's ratio alone, and with V-trace."""
+    frame = runs("lag")
+    returns = {variant: spread(own["mean_return"], 0) for variant, own in by_variant(frame)}
+    rows = [(behind, returns[f"{behind} ratio"], returns[f"{behind} V-trace"]) for behind in LAGS]
+    return with_source(table(("updates behind", "PPO's ratio alone", "V-trace"), rows), frame)
+
+
+def games_table() -> str:
+    """Return a row per game and script."""
+    frame = runs("games")
+    rows = []
+    for variant, own in by_variant(frame, EXPERIMENTS["games"].variants):
+        script, game = variant.split()
+        [limit] = re.findall(r"--stop-after (\d+)", own["settings"].iloc[0])
+        solved = own["steps_to_goal"] < math.inf
+        rows.append(
+            (
+                f"`{game.rpartition(':')[2]}`",
+                f"{own['goal'].iloc[0]:g}",
+                f"`{script}`",
+                f"{solved.sum()} of {len(own)}",
+                spread(own["steps_to_goal"], 0) if solved.any() else f"not in {int(limit):,}",
+                spread(own["seconds_to_goal"], 0) if solved.any() else "",
+                spread(own["greedy"], 2),
+            )
+        )
+    header = (
+        "game",
+        "goal",
+        "script",
+        "seeds solved",
+        "steps to the goal",
+        "seconds to the goal",
+        "greedy return, 100 episodes",
+    )
+    return with_source(table(header, rows), frame)
+
+
+def peers_table() -> str:
+    """Return a row per peer."""
+    frame = runs("peers")
+    rows = []
+    for peer, own in by_variant(frame, EXPERIMENTS["peers"].variants):
+        [limit] = re.findall(r" or (\d+) s$", own["settings"].iloc[0])
+        is_solved = own["seconds_to_goal"] < math.inf
+        seconds = (
+            spread(own["seconds_to_goal"], 0, unit=" s", single="seed") if is_solved.any() else f"not in {limit} s"
+        )
+        emulator = own.reindex(columns=["emulator_before", "emulator_after"]).mean(axis=1)
+        cells = (own["steps"] / 1000, 0), (own["mean_100"], 1), (own["steps_per_second"], 0), (emulator, 0)
+        versions = ", ".join(own["version"].unique())
+        rows.append((f"`{peer}`", versions, seconds, *(spread(values, digits) for values, digits in cells)))
+    header = (
+        "project",
+        "version",
+        "time to 18",
+        "thousand agent steps",
+        "final mean of up to 100 episodes",
+        "agent steps/s",
+        "emulator alone",
+    )
+    return with_source(table(header, rows), frame)
+
+
+TABLES: tuple[tuple[str, str, Callable[[], str]], ...] = (  # page, marker and function
+    ("README.md", "solve", lambda: short_solve_table(runs("solve"))),
+    ("README.md", "ladder", ladder_table),
+    ("docs/speed.md", "solve", lambda: solve_table(runs("solve"))),
+    ("docs/speed.md", "peers", peers_table),
+    ("docs/ppo.md", "trials", lambda: trials_table(runs("trials"))),
+    ("docs/chapter08.md", "overestimation", overestimation_table),
+    ("docs/chapter08.md", "pong", chapter08_table),
+    ("docs/chapter09.md", "ladder", scripts_table),
+    ("docs/chapter09.md", "speed", chapter09_table),
+    ("docs/chapter09.md", "minutes", minutes_table),
+    ("docs/distributed.md", "lag", lag_table),
+    ("docs/distributed.md", "speed", engines_table),
+    ("docs/distributed.md", "latency", latency_table),
+    ("docs/distributed.md", "curve", actors_table),
+    ("docs/distributed.md", "plan", plan_table),
+    ("docs/your-environment.md", "own-games", games_table),
+)
+
+
+def blocks() -> list[Block]:
+    """Return all tables."""
+    return [Block(page, marker, make()) for page, marker, make in TABLES]
+
+
+def write() -> None:
+    """Put all tables into their pages."""
+    for block in blocks():
+        path = PROJECT / block.page
+        path.write_text(block.put_into(path.read_text()))
