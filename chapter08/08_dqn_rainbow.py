@@ -46,7 +46,7 @@ def calc_loss(batch, net, tgt_net, double, huber=False):
 def train(params, args):
     steps = params.steps_per_update(args.envs)
     double, dueling, noisy, prioritised, n_step, distributional = (part not in args.without for part in PARTS)
-    params = params.with_epsilon_to_zero() if noisy else params
+    params = params.without_epsilon(start=params.epsilon_start) if noisy else params
     envs = vector_env.make_vector_env(params.env_name, args.envs, processes=args.async_envs)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     game = params.env_name.rpartition(":")[2]

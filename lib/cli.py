@@ -23,27 +23,26 @@ from lib.system import files, memory
 from lib.system.log import start_console
 from lib.system.seeds import seed_everything
 
-STOPPED = "Stopped at once. If the run has a checkpoint, --resume with its folder continues from the newest one."
+STOPPED = "Stopped at once. --resume with the run's folder continues from its newest checkpoint, if there is one."
 
 
-class Number:
-    """Type of a numeric option; see hyperparameters.LIMITS for the limits. A whole number may be written as 1e5."""
+def number(kind: type[int] | type[float], **limits: float) -> Callable[[str], object]:
+    """Return the type of a numeric option; see hyperparameters.LIMITS. A whole number may be written as 1e5."""
 
-    def __init__(self, kind: type[int] | type[float], **limits: float):
-        self._setting = Setting((kind,), "", limits)
-
-    def __call__(self, text: str) -> Any:
+    def parse(text: str) -> object:
         try:
-            return fitted(plain(text), self._setting)
+            return fitted(plain(text), Setting((kind,), "", limits))
         except ValueError as allowed:
             raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}") from None
 
+    return parse
 
-whole = Number(int)
-positive = Number(int, low=1)
-seed = Number(int, low=0, high=2**32 - 1)
-share = Number(float, low=0, high=1)
-above_zero = Number(float, above=0)
+
+whole = number(int)
+positive = number(int, low=1)
+seed = number(int, low=0, high=2**32 - 1)
+share = number(float, low=0, high=1)
+above_zero = number(float, above=0)
 
 
 def new_file(text: str) -> Path:
@@ -71,7 +70,6 @@ def parser(
     """Return a parser with the common options. A script adds its own; RunOptions.knobs holds their values.
 
     Args:
-        doc: docstring of the script.
         hyperparams: hyperparameters of the games, by name.
         named: name of the script's own option whose value is appended to the script's name in run names.
     """
@@ -104,10 +102,7 @@ def parser(
 def add_engine_options(parser: Parser, role: str, unit: str) -> None:
     """Add the options of the actors: engine, patience and address.
 
-    Args:
-        parser: parser of a script.
-        role: name of the actors in the help texts, such as "players".
-        unit: name of an actor's segment in the help texts, such as "block".
+    `role` and `unit` name the actors and a segment in the help texts, such as "players" and "block".
     """
     add = parser.add_argument
     add("--engine", choices=("inline", "process", "ray"), default="process", help=f"where the {role} run")
@@ -192,7 +187,7 @@ def quotient(option: str, whole: int, part: int) -> int:
     return whole // part
 
 
-def main(train: Callable[[Any, RunOptions], State | None], parser: Parser, script: str) -> None:
+def main(train: Callable[[Any, RunOptions], State], parser: Parser, script: str) -> None:
     """Parse the command line, seed, train, and exit.
 
     The exit code is 0 if the run was solved, reached a limit or was ended by its script. It is 2 for a UsageError, 1
@@ -200,17 +195,13 @@ def main(train: Callable[[Any, RunOptions], State | None], parser: Parser, scrip
 
     Args:
         train: function (params, args) -> final state of the engine that setup_ignite was called with.
-        parser: result of `parser`, with the script's own options.
         script: name of the script, such as "01_baseline".
     """
     with exit_codes(STOPPED):
         params, args = resolve(parser, None, script)
         prepare(args.seed)
         state = train(params, args)
-        if state is None:
-            raise UsageError(f"train of {script}.py returned nothing; it has to end with `return engine.run(...)`")
-        stopped: str = state.stopped  # type: ignore[attr-defined]  # see setup_ignite
-        sys.exit(EXIT_CODES[stopped])
+        sys.exit(EXIT_CODES[state.stopped])  # type: ignore[attr-defined]  # see setup_ignite
 
 
 @contextlib.contextmanager
@@ -232,14 +223,9 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
             raise
         what = str(error.strerror or error) + (f": {error.filename}" if error.filename else "")
         advice = "To go on, make room; then resume the run, or start again" if error.errno in files.FULL_DISK else ""
-        if isinstance(error, FileNotFoundError):
-            advice = "If this file or its folder was deleted or moved, put it back"
         _exit(f"error: {what}. Files that were saved before are kept. {advice}".rstrip(". "), Fault.exit_code, error)
-    except Interrupted as error:
-        advice = "--resume with the run's folder continues it, or starts it again if it has no checkpoint"
-        _exit(f"Interrupted before learning began; {advice}.", error.exit_code)
-    except KeyboardInterrupt:
-        _exit(stopped, EXIT_CODES["SIGINT"])
+    except KeyboardInterrupt as error:
+        _exit(stopped, error.exit_code if isinstance(error, Interrupted) else EXIT_CODES["SIGINT"])
 
 
 def prepare(seed: int) -> None:

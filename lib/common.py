@@ -77,9 +77,9 @@ def setup_ignite(
         tuner_reward_episode, tuner_reward_min: when a trial of the book's search ends; see book.stop_hopeless_trial.
     """
     if not isinstance(exp_source, ExperienceSource):
-        from lib.run.ptan_source import adapt_source
+        from lib.run.ptan_source import PtanSource
 
-        exp_source = adapt_source(exp_source, engine, saved=options.get("save") is not None)
+        exp_source = PtanSource(exp_source, engine)
     run = setup.setup_ignite(engine, params, exp_source, run_name, extra_metrics, **options)
     PeriodicEvents().attach(engine)
     if "tuner_mode" in vars(params):

@@ -6,7 +6,6 @@ checked by `check`, which setup_ignite calls again.
 
 import contextlib
 import dataclasses
-import logging
 import math
 import operator
 import re
@@ -21,18 +20,16 @@ import numpy as np
 
 from lib.errors import divisors
 
-log = logging.getLogger(__name__)
-
 LONGEST_RUN_NAME = 60  # characters of run_name
 # Types of fields that are checked, as messages name them.
-CHECKED = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
+CHECKED: dict[object, str] = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
 LIMITS = {"low": ("at least", operator.ge), "above": ("above", operator.gt), "high": ("at most", operator.le)}
 
 
 class Setting(NamedTuple):
     """What is known of a field or an option: its types, its meaning, and its limits, by their names in LIMITS."""
 
-    types: tuple[Any, ...]
+    types: tuple[object, ...]
     meaning: str
     limits: Mapping[str, float]
 
@@ -42,24 +39,23 @@ def setting(meaning: str, default: Any = dataclasses.MISSING, **limits: float) -
     return dataclasses.field(default=default, metadata={"meaning": meaning, "limits": limits})
 
 
-_settings_by_class: dict[type, dict[str, Setting]] = {}
+_settings: dict[type, dict[str, Setting]] = {}  # by class
 
 
 def settings_of(kind: type) -> dict[str, Setting]:
     """Return the settings of a class's fields. A subclass may change a default without repeating the rest."""
-    if kind not in _settings_by_class:
-        hints = typing.get_type_hints(kind)
-        settings: dict[str, Setting] = {}
-        for base in reversed(kind.__mro__):
-            for name, field in getattr(base, "__dataclass_fields__", {}).items():
-                types = typing.get_args(hints[name]) if isinstance(hints[name], UnionType) else (hints[name],)
-                if field.metadata or name not in settings:
-                    settings[name] = Setting(types, field.metadata.get("meaning", ""), field.metadata.get("limits", {}))
-        _settings_by_class[kind] = settings
-    return _settings_by_class[kind]
+    if kind in _settings:
+        return _settings[kind]
+    hints, settings = typing.get_type_hints(kind), _settings.setdefault(kind, {})
+    for base in reversed(kind.__mro__):
+        for name, field in getattr(base, "__dataclass_fields__", {}).items():
+            types = typing.get_args(hints[name]) if isinstance(hints[name], UnionType) else (hints[name],)
+            if field.metadata or name not in settings:
+                settings[name] = Setting(types, field.metadata.get("meaning", ""), field.metadata.get("limits", {}))
+    return settings
 
 
-def fitted(value: Any, setting: Setting) -> Any:
+def fitted(value: Any, setting: Setting) -> object:
     """Return a value as a field or option stores it: a number becomes an int or a float, as is needed.
 
     Raises:
@@ -75,7 +71,7 @@ def fitted(value: Any, setting: Setting) -> Any:
         value = float(value)
     elif needed is int and type(value) is float and value.is_integer():  # such as 1e5
         value = int(value)
-    is_right = type(value) is needed and (needed is not float or math.isfinite(value))
+    is_right = type(value) is needed and (not isinstance(value, float) or math.isfinite(value))
     if is_right and all(LIMITS[name][1](value, number) for name, number in limits.items()):
         return value
     limit = " and ".join(f"{LIMITS[name][0]} {number}" for name, number in limits.items())
@@ -111,7 +107,7 @@ class RunParameters:
         """Learner iterations between TensorBoard scalars."""
         return 100
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         settings = settings_of(type(self))
         if name not in settings:
             raise AttributeError(f"there is no field {name!r}; choose one of {', '.join(settings)}")
@@ -160,17 +156,9 @@ class Hyperparameters(RunParameters):
         """Return the agent steps between two updates: `learn_every`, rounded up to a multiple of the environments."""
         return envs * math.ceil(self.learn_every / envs)
 
-    def without_epsilon(self) -> Self:
-        """Return a copy with epsilon 0, for a script that explores by noise. The change is logged."""
-        log.info("Exploration by noise: epsilon is 0, and --set epsilon_start and epsilon_final have no effect.")
-        return dataclasses.replace(self, epsilon_start=0.0, epsilon_final=0.0)
-
-    def with_epsilon_to_zero(self) -> Self:
-        """Return a copy whose epsilon falls to 0, for a script that also explores by noise. The change is logged."""
-        log.info(
-            "Exploration by noise after the first steps: epsilon falls to 0, and --set epsilon_final has no effect."
-        )
-        return dataclasses.replace(self, epsilon_final=0.0)
+    def without_epsilon(self, start: float = 0.0) -> Self:
+        """Return a copy whose epsilon falls from `start` to 0, for a script that explores by noise."""
+        return dataclasses.replace(self, epsilon_start=start, epsilon_final=0.0)
 
     def check(self) -> None:
         super().check()
@@ -257,11 +245,7 @@ class FastPPOHyperparameters(PPOHyperparameters):
 def as_hyperparameters(params: object) -> RunParameters:
     """Return hyperparameters themselves, or those of a namespace with the book's fields, after a check.
 
-    Other attributes of a namespace are ignored.
-
-    Raises:
-        TypeError: if a field is missing.
-        ValueError: if a field is out of range.
+    Other attributes of a namespace are ignored. A TypeError names a field that is missing.
     """
     if isinstance(params, RunParameters):
         params.check()

@@ -105,26 +105,6 @@ class Simulated(Counting):
         simulator.join()
 
 
-class Simulator(Counting):
-    """Counting with a process that ends only when it is closed, or that does not answer after some steps."""
-
-    def __init__(self, steps=10**9):
-        super().__init__(length=5)
-        self.steps_left = steps
-        self.process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
-        self.process.start()
-
-    def step(self, action):
-        self.steps_left -= 1
-        if not self.steps_left:
-            raise ValueError("the simulator broke")
-        return super().step(action)
-
-    def close(self):
-        self.process.kill()
-        self.process.join()
-
-
 def forked_sleeper():
     """Fork a process that sleeps, and return its id."""
     pid = os.fork()
@@ -716,15 +696,12 @@ register("Catch", Catch, zoom=ZOOM)
 register("Slow", Slow, seconds=0.05)
 register("Forking", Forking)
 register("Simulated", Simulated)
-register("Simulator", Simulator)
-register("Simulator-broken", Simulator, steps=3)
 register("SecondFails", SecondFails)
 register("Constructed", Constructed)
 register("WaitsForLicence", WaitsForLicence)
-for name, game, sticky_actions in (
-    ("ShortPong", "pong", 0.0),  # episodes of 100 steps
-    ("StickyPong", "pong", 0.25),
-    ("ShortAirRaid", "air_raid", 0.0),  # its resets press keys for 8 frames
+for name, game in (
+    ("ShortPong", "pong"),  # episodes of 100 steps
+    ("ShortAirRaid", "air_raid"),  # its resets press keys for 8 frames
 ):
     register(
         name,
@@ -733,7 +710,7 @@ for name, game, sticky_actions in (
         full_action_space=False,
         max_num_frames_per_episode=400,
         frameskip=1,
-        repeat_action_probability=sticky_actions,
+        repeat_action_probability=0.0,
     )
 for how in ("raise", "local", "hang", "die", "exit", "disk", "nan", "none"):
     register(f"Failing-{how}", Failing, how=how, zoom=ZOOM)

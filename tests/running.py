@@ -62,12 +62,7 @@ def start(
 ) -> ForkedProcess:
     """Start a script, forked from a process that has its imports already, and return at once.
 
-    Args:
-        script: path of the script in the project.
-        options: its options.
-        env: its environment variables.
-        start_new_session: make it the leader of a new session, as a terminal does.
-        cwd: working directory; None for the script's folder.
+    `cwd` is the script's folder by default. The leader of a new session gets Ctrl-C alone, as from a terminal.
     """
     name = f"./{script.name}" if cwd is None else str(PROJECT / script)
     return _server.start(name, list(map(str, options)), cwd or PROJECT / script.parent, env, start_new_session)
@@ -166,15 +161,7 @@ def run_in_parts(
     stops: Iterable[int],
     devices: Iterable[str] = repeat("cpu"),
 ) -> "tuple[Path, subprocess.CompletedProcess[str]]":
-    """Run a script up to each step of `stops` in turn, by resuming it; return the run folder and the last process.
-
-    Args:
-        script: path of the script in the project.
-        options: options of the new run.
-        runs_dir: empty folder for the run.
-        stops: increasing agent steps, at least one.
-        devices: device of each part.
-    """
+    """Run a script up to each step of `stops` in turn, by resuming it; return the run folder and the last process."""
     process = None
     for stop, device in zip(stops, devices, strict=False):
         new_or_resumed = ("--runs-dir", runs_dir, *options) if process is None else resuming(folder(runs_dir))

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lib import book
 from lib.common import HYPERPARAMS, SEED, Hyperparams, argparser, train_or_tune
 from lib.run.events import EpisodeEvents, register_events
-from running import ENVIRONMENT, PROJECT, folder, run, run_by_itself, start_program
+from running import ENVIRONMENT, folder, run, run_by_itself
 
 BOOK = Path("tests/book")
 
@@ -102,14 +102,3 @@ def test_an_unknown_device_is_refused_with_one_line(capsys):
         train_or_tune(argparser().parse_args(["--dev", "gpu"]), pytest.fail, HYPERPARAMS["pong"])
     assert end.value.code == 2
     assert re.fullmatch(r"error: .* finds no device 'gpu' .*\n", capsys.readouterr().err)
-
-
-def test_without_ray_tune_a_search_says_what_to_install(tmp_path):
-    (tmp_path / "ray").mkdir()
-    (tmp_path / "ray" / "__init__.py").touch()  # a ray without tune
-    program = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-    process = start_program(program, tmp_path, PROJECT / BOOK / "third_dqn.py", "--tune", 1)
-    _, errors = process.communicate()
-    assert process.returncode == 2
-    assert re.search(r"^error: --tune needs Ray Tune, which is not installed; run .*\[book\]", errors, re.M)
-    assert "Traceback" not in errors

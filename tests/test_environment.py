@@ -9,14 +9,6 @@ import pytest
 
 from running import PROJECT
 
-PROGRAMS = (
-    "chapter08/01_dqn_basic.py",
-    "chapter09/01_baseline.py",
-    "distributed/01_ppo.py",
-    "tools/play.py",
-    "benchmarks/bench.py",
-)
-
 
 def start_bare(*arguments, cwd):
     """Start a Python without packages, as the system's own is, and return its exit code and standard error."""
@@ -41,7 +33,7 @@ def test_torchs_threads_do_not_wait_long_in_a_loop_unless_the_user_says_so(varia
     assert process.stdout == f"{turns}\n"
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", ["distributed/01_ppo.py", "tools/play.py"])
 def test_without_packages_a_program_ends_in_one_line(program):
     folder, name = program.split("/")
     code, errors = start_bare(f"./{name}", "--help", cwd=PROJECT / folder)

@@ -95,28 +95,6 @@ def test_an_environments_own_disk_error_keeps_its_traceback(tmp_path):
     assert "it raised OSError(28, 'No space left on device')" in process.stderr
 
 
-needs_namespaces = pytest.mark.skipif(
-    subprocess.run(["unshare", "-rm", "true"]).returncode != 0, reason="needs user namespaces"
-)
-
-
-@needs_namespaces
-@pytest.mark.long
-@pytest.mark.parametrize("script", [ACTORS, PARALLEL])
-def test_actors_and_players_need_no_shared_memory(tmp_path, script):
-    catch = ("--env-id", "fakes:Catch-v0", "--stop-after", 128, "--quiet", "--runs-dir", tmp_path)
-    command = [sys.executable, PROJECT / script, *catch, *(SMALL_PPO if script == ACTORS else SMALL_DQN)]
-    shell = 'mount -t tmpfs -o size=4k tmpfs /dev/shm; exec "$@"'
-    process = subprocess.run(
-        ["unshare", "-rm", "bash", "-c", shell, "bash", *map(str, command)],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert process.returncode == 0, process.stderr
-
-
 @pytest.mark.long
 @pytest.mark.skipif(not (PROJECT / ".venv" / ".ready").exists(), reason="make would install everything first")
 def test_the_death_of_make_ends_training_and_tensorboard(tmp_path):

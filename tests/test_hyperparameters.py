@@ -11,7 +11,6 @@ from lib.hyperparameters import (
     HYPERPARAMS,
     PPO_FAST_HYPERPARAMS,
     PPO_HYPERPARAMS,
-    Hyperparameters,
     as_hyperparameters,
     explain,
     plain,
@@ -101,16 +100,6 @@ def test_values_that_do_not_fit_together_are_refused_by_name(table, change, allo
         as_hyperparameters(params)
 
 
-def test_a_subclass_may_add_fields_of_any_type():
-    @dataclasses.dataclass(kw_only=True)
-    class Own(Hyperparameters):
-        layers: tuple[int, ...] = (64, 64)
-
-    own = Own(**dataclasses.asdict(HYPERPARAMS["pong"]))
-    own.layers = (32,)
-    assert dataclasses.replace(own, gamma=0.5).layers == (32,)
-
-
 def test_a_namespace_becomes_hyperparameters_if_it_has_the_books_fields():
     book = SimpleNamespace(**BOOK, comment="ignored")
     params = as_hyperparameters(book)
@@ -133,17 +122,6 @@ def test_every_hyperparameter_is_explained(table):
     starts = [line.partition("=")[0] for line in lines if not line.startswith(" ")]
     assert starts == [field.name for field in dataclasses.fields(table["pong"])]
     assert all(re.search(r"(^|=\S+) +[a-zA-Z0-9]\S", line) for line in lines)
-
-
-@pytest.mark.parametrize(("learn_every", "envs", "steps"), [(1, 3, 3), (8, 3, 9), (8, 8, 8)])
-def test_steps_per_update_are_whole_steps_of_all_environments(learn_every, envs, steps):
-    assert dataclasses.replace(HYPERPARAMS["pong"], learn_every=learn_every).steps_per_update(envs) == steps
-
-
-def test_exploration_by_noise_lowers_epsilon():
-    without, to_zero = HYPERPARAMS["pong"].without_epsilon(), HYPERPARAMS["pong"].with_epsilon_to_zero()
-    assert (without.epsilon_start, without.epsilon_final) == (0.0, 0.0)
-    assert (to_zero.epsilon_start, to_zero.epsilon_final) == (1.0, 0.0)
 
 
 def test_the_textbook_rate_falls_linearly_to_0_at_the_last_step():
@@ -170,9 +148,3 @@ def test_fast_ppo_is_annealed_to_its_final_values():
 def test_without_steps_of_its_own_the_annealing_ends_with_the_run():
     params = dataclasses.replace(PPO_FAST_HYPERPARAMS["own"], max_steps=2000)
     assert params.annealed(1000).entropy == pytest.approx(0.0055)
-
-
-def test_final_values_above_the_first_ones_have_no_effect():
-    params = dataclasses.replace(PPO_FAST_HYPERPARAMS["pong"], kl_target=None, entropy=0.0, learning_rate_max=1e-6)
-    now = params.annealed(250_000)
-    assert (now.kl_target, now.entropy, now.learning_rate_max) == (None, 0.0, 1e-6)

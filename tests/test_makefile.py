@@ -32,15 +32,6 @@ esac
     assert "\nTensorBoard: http://127.0.0.1:6007/\n" in process.stdout
 
 
-def test_users_install_no_package_of_development():
-    locked = {name: (PROJECT / name).read_text() for name in ("requirements.lock", "requirements-dev.lock")}
-    for package in ("ray", "pytest", "mypy", "ruff", "hypothesis"):
-        assert f"\n{package}==" not in locked["requirements.lock"]
-        assert f"\n{package}==" in locked["requirements-dev.lock"]
-    names = [line.partition("==")[0] for text in locked.values() for line in text.splitlines()]
-    assert len(names) == len(set(names))
-
-
 def copy_makefile(folder):
     for name in ("Makefile", "requirements.lock", "setup.cfg", "pyproject.toml"):
         (folder / name).write_text((PROJECT / name).read_text())
@@ -59,18 +50,6 @@ def test_an_environment_of_another_python_is_not_installed_into(tmp_path, python
     assert ".venv has another Python than" in process.stderr
     assert "run make clean first" in process.stderr
     assert "-m venv" not in process.stdout
-
-
-def test_warnings_of_an_interpreter_are_not_taken_for_its_version(tmp_path):
-    copy_makefile(tmp_path)
-    python = tmp_path / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\necho warning $$ >&2\n[ "$1" = -m ] || exec {sys.executable} "$@"\nexit 3\n')
-    python.chmod(0o755)
-    words = ("make", "install", f"PYTHON={python}")
-    process = subprocess.run(words, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
-    assert "another Python" not in process.stderr
-    assert "-m venv" in process.stdout  # where it stops
 
 
 def test_make_clean_removes_a_link_to_an_environment_but_not_its_target(tmp_path):

@@ -72,7 +72,7 @@ def test_a_run_stopped_in_its_warm_up_starts_from_the_beginning(tmp_path):
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert re.search("Interrupted before learning began|Stopped at once", stderr)  # during or before the warm-up
+    assert "Stopped at once" in stderr  # during or before the warm-up
     resumed = run(BASELINE, *resuming(folder(runs_dir)), "--stop-after", 2020, "--quiet")
     assert "starts again from the beginning" in resumed.stdout
     expected = checkpoint_of(folder(tmp_path / "uninterrupted"))
@@ -85,7 +85,7 @@ def test_a_run_resumed_without_its_replay_fills_it_again(tmp_path):
     assert "replay" not in checkpoint_of(folder(tmp_path))
     refused = run(BASELINE, *resuming(folder(tmp_path)), "--stop-after", 1420)
     assert refused.returncode == 2
-    for fact in ("at step 720", "700 more", "--stop-after"):
+    for fact in ("at step 1,420", "--stop-after"):
         assert fact in refused.stderr
     resumed = run(BASELINE, *resuming(folder(tmp_path)), "--stop-after", 1450)
     assert resumed.returncode == 0, resumed.stderr

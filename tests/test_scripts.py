@@ -86,7 +86,7 @@ def test_a_script_runs_from_inside_its_folder(short_runs, script):
     assert process.returncode == 0, process.stderr
     episode = r"(Episode 1: reward=-?\d, steps=6, speed=\d+\.\d f/s|Episodes 1 to \d+: best=-?\d, mean=.*)"
     assert re.search(rf"^{episode}, elapsed=0:00:\d\d$", process.stdout, re.M)
-    assert re.search(rf"{WARM_UP + steps} steps in \d+\.\d s", process.stdout)  # the warm-up
+    assert re.search(rf"{WARM_UP + steps} steps, \d+ steps/s", process.stdout)  # the warm-up
     assert f"Stopped at step {LAST}: step limit." in process.stdout
     assert process.stderr == ""  # no bar in a file
     assert re.search(rf"-fakes-Catch-v0-{script.stem}(=\d)?-.*batch_size=8-learn_every=2-seed3$", path.name)
@@ -117,12 +117,6 @@ def test_one_step_returns_equal_basic_dqn(short_runs, tmp_path):
     expected = checkpoint_of(short_runs[basic][1])
     assert differences(expected, checkpoint_of(folder(tmp_path))) == []
     assert differences(expected, checkpoint_of(short_runs[n_steps][1])) != []
-
-
-def test_another_seed_gives_other_weights(short_runs, tmp_path):
-    run(BASELINE, *IMAGES, "--seed", 4, "--quiet", "--runs-dir", tmp_path)
-    changed = differences(checkpoint_of(short_runs[BASELINE][1]), checkpoint_of(folder(tmp_path)))
-    assert any("net" in name for name in changed)
 
 
 def test_from_another_folder_a_solved_run_exits_with_zero(tmp_path):
@@ -198,14 +192,6 @@ def test_the_replay_ratio_has_to_divide_the_batch(refused):
         assert fact in message
 
 
-def test_one_update_is_too_short_to_measure_a_speed(tmp_path):
-    options = (*VECTORS, *SMALL_PPO, "--stop-after", 64, "--quiet", "--runs-dir", tmp_path)
-    process = run(PPO, *options)
-    assert process.returncode == 0, process.stderr
-    assert "Too short" in process.stdout
-    assert "steps/s" not in process.stdout
-
-
 @pytest.mark.parametrize("script", [BASELINE, Path("chapter09/05_native_envs.py"), PPO], ids=str)
 def test_a_solved_run_ends_with_an_evaluation_and_a_picture_and_learns_no_more_if_resumed(tmp_path, script):
     process = run(script, *VECTORS, *small(script), "--set", "stop_reward=-2", "--runs-dir", tmp_path)
@@ -242,7 +228,7 @@ def test_a_run_that_ends_at_its_own_step_limit_is_evaluated_too(ends, refused, t
     assert ends(PPO, *resuming(path), "--quiet")[0] == 0
     assert result_of(path) == result
     assert not differences(before, checkpoint_of(path))
-    assert "is already at step 640" in refused(PPO, *resuming(path))
+    assert "would go on at step 640" in refused(PPO, *resuming(path))
 
 
 @pytest.fixture(scope="module")
@@ -375,7 +361,7 @@ def test_a_first_update_that_is_not_finite_leaves_no_checkpoint(tmp_path):
     [
         (["--game", "chess"], 2, "unknown game 'chess'"),
         (["--env-id", "Pendulum-v1"], 2, "finitely many actions"),
-        (["--set", "replay_size=10000000000"], 2, "GB are free; try --set replay_size="),
+        (["--set", "replay_size=10000000000"], 2, "GB are free; --set replay_size="),
         (["--runs-dir", "/proc/runs"], 1, "/proc/runs"),
     ],
 )
@@ -384,15 +370,3 @@ def test_an_error_message_has_one_or_two_lines(refused, options, code, message):
     assert message in stderr
     assert stderr.startswith("error: ")
     assert len(stderr.strip().splitlines()) <= 2
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_cuda_without_a_gpu_points_to_the_cpu(refused):
-    assert "use one of cpu" in refused(BASELINE, "--cuda")
-
-
-def test_help_shows_the_idea_and_the_common_options():
-    stdout = run(BASELINE, "--help").stdout
-    for option in ("--cuda", "--device", "--game", "--env-id", "--seed", "--set", "--stop-after", "--time-limit"):
-        assert option in stdout
-    assert "textbook DQN" in stdout

@@ -39,7 +39,7 @@ def main() -> None:
     output = args.output or (args.run / "evaluation.json" if is_run and is_greedy else None)
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_id, args.network)
     training = returns_before(args.run, agent.step) if is_greedy else []
-    policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.n_actions, args.epsilon)
+    policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.random, args.epsilon)
     metrics = evaluation.evaluate(policy, agent.make_env, args.episodes, args.seed, progress=True)
     advice = tool_command("evaluate", args.run, agent.env_id, *agent.policy.less_greedy, which=args.checkpoint)
     evaluation.log_result(metrics, training, advice)

@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--scores", action="store_true", help="show action values or probabilities beside the frames")
     args = cli.run_args(parser)
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_id, args.network)
-    policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.n_actions, args.epsilon)
+    policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.random, args.epsilon)
     env = agent.make_env(render_mode="rgb_array")
     player, names, rate = EpisodePlayer(env), action_names(env), frames_per_second(env)
 
@@ -82,7 +82,7 @@ def main() -> None:
         frame = np.asarray(env.render())
         if not args.scores:
             return frame
-        scores, mask = agent.policy.scores(states)[0], agent.policy.action_mask(states)[0]
+        scores, mask = agent.policy.scores(states)[0], agent.random.legal(states)[0]
         return add_score_panel(frame, names, scores, agent.policy.score_name, mask)
 
     def play(number: int, sink: FrameSink) -> EpisodeResult:

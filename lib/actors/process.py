@@ -17,7 +17,7 @@ from lib.actors.engines import Engine
 from lib.actors.worker import Lost, Weights, Worker, pack
 from lib.envs import checked_env
 from lib.system.log import start_console
-from lib.system.parent import ParentGone, end_with_learner, receive, send
+from lib.system.parent import end_with_learner
 from lib.system.processes import Child, start_server
 
 ENDING = 1.0  # seconds in which all actors may end by themselves when they are closed
@@ -40,8 +40,8 @@ class ProcessEngine(Engine):
     def start(self, index: int, payload: bytes) -> None:
         # A thread sends, because the pipe is full while a process is stopped, and the learner must not wait for it.
         outbox = self._outboxes[index] = SimpleQueue()
-        child = self._children[index] = Child(self._names[index])
-        child.launch(act, index)
+        child = self._children[index] = Child(self._names[index], act, index)
+        child.launch()
         Thread(target=_send_all, args=(outbox, child.connection), daemon=True).start()
         self.send(index, "start", payload)
 
@@ -53,12 +53,12 @@ class ProcessEngine(Engine):
 
     def receive(self, timeout: float) -> list[tuple[int, Any]]:
         ends = {
-            end: index
-            for index, child in self._children.items()
-            for end in (child.connection, child.process.sentinel)
+            index: (child.connection, child.process.sentinel)
+            for index, child in sorted(self._children.items())
             if not child.connection.closed
         }
-        return [(index, self._answer(index)) for index in sorted({ends[end] for end in connection.wait(ends, timeout)})]
+        ready = connection.wait([end for both in ends.values() for end in both], timeout)
+        return [(index, self._answer(index)) for index, both in ends.items() if any(end in ready for end in both)]
 
     def _answer(self, index: int) -> Any:
         child = self._children[index]
@@ -68,19 +68,19 @@ class ProcessEngine(Engine):
             return child.connection.recv()
         except (EOFError, OSError):
             self.kill(index)
-            return Lost(child.fate().removeprefix(f"{child} "))
+            return Lost(child.fate())
 
     def kill(self, index: int) -> None:
         self._outboxes[index].put(None)
         self._children[index].kill()
-        self._children[index].hang_up()
+        self._children[index].connection.close()
 
     def close(self) -> None:
         atexit.unregister(self.close)
         try:
             for index, child in self._children.items():
                 self._outboxes[index].put(None)
-                child.hang_up()
+                child.connection.close()
             deadline = time.monotonic() + ENDING
             for child in self._children.values():
                 child.end(max(0.0, deadline - time.monotonic()))
@@ -104,10 +104,10 @@ def act(pipe: "Connection[Any, Any]", index: int) -> None:
         logging.getLogger(module).setLevel(logging.ERROR)
     torch.set_num_threads(1)  # other actors and the learner need the other cores
     worker = Worker(index)
-    with suppress(ParentGone), checked_env.closing():
-        send(pipe, worker.hello())
+    with suppress(EOFError, OSError), checked_env.closing():  # the learner has hung up
+        pipe.send(worker.hello())
         while True:
-            method, *arguments = receive(pipe)
+            method, *arguments = pipe.recv()
             if method == "play" and arguments[0] is not None:
                 arguments = [pickle.loads(arguments[0])]
-            send(pipe, getattr(worker, method)(*arguments))
+            pipe.send(getattr(worker, method)(*arguments))

@@ -11,10 +11,7 @@ import logging
 import os
 import signal
 import socket
-import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,7 +20,7 @@ from lib.actors.engines import Engine
 from lib.actors.worker import Failed, Lost, Weights, Worker, pack
 from lib.errors import Fault, UsageError
 from lib.system.files import PROJECT
-from lib.system.log import install_command
+from lib.system.log import install_command, silent_stderr
 from lib.system.machine import cores
 from lib.system.processes import signals_blocked
 
@@ -147,7 +144,7 @@ def _initialise(ray: Any, count: int, address: str | None, cpus: float) -> None:
             options["runtime_env"] = {"working_dir": str(PROJECT), "excludes": EXCLUDES}
     handler = signal.getsignal(signal.SIGTERM)  # Ray installs its own, and crashes if a signal interrupts its start
     try:
-        with signals_blocked(), _silent_stderr():
+        with signals_blocked(), silent_stderr():  # Ray logs a line for each attempt to join a cluster
             ray.init(**options)
     except Exception as error:
         ray.shutdown()
@@ -161,21 +158,6 @@ def _initialise(ray: Any, count: int, address: str | None, cpus: float) -> None:
         ) from error
     finally:
         signal.signal(signal.SIGTERM, handler)
-
-
-@contextmanager
-def _silent_stderr() -> Iterator[None]:
-    """Drop what libraries write to standard error: Ray's core logs a line for each attempt to join a cluster."""
-    sys.stderr.flush()
-    before = os.dup(2)
-    try:
-        with open(os.devnull, "wb") as sink:
-            os.dup2(sink.fileno(), 2)
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(before, 2)
-        os.close(before)
 
 
 def _require_listener(address: str) -> None:

@@ -9,17 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import torch
 from gymnasium import spaces
 from torch import nn
 
-from lib.envs.single_env import make_env
+from lib.envs.single_env import DiscreteEnv, make_env
 from lib.errors import Fault, UsageError
 from lib.run import checkpoint
 from lib.run.checkpoint import BEST, find_checkpoint
 from lib.run.folder import read_params, trusted_id
-from lib.run.policy import GreedyPolicy, SampledPolicy
+from lib.run.policy import GreedyPolicy, RandomPolicy, SampledPolicy
 
 Factory = Callable[[spaces.Space[Any], int], nn.Module]  # from observation space and number of actions
 CALL = "called with the observation space and the number of actions"
@@ -40,6 +39,7 @@ class TrainedAgent:
         step: agent step of the checkpoint.
         env_id: gymnasium id of the training environment.
         policy: greedy policy of the network, which computes in float32.
+        random: policy of random legal actions.
 
     Raises:
         UsageError: if there is no such checkpoint, or if its environment or network cannot be built.
@@ -68,8 +68,7 @@ class TrainedAgent:
         except Fault as fault:
             raise Fault(f"{fault}. Add --checkpoint last or --checkpoint STEP to load another one") from fault
         env = self.make_env()
-        assert isinstance(env.action_space, spaces.Discrete)
-        space, self.n_actions = env.observation_space, int(env.action_space.n)
+        space, self.n_actions, self.random = env.observation_space, env.action_space.n, RandomPolicy(env)
         env.close()
         try:
             net = build(space, self.n_actions)
@@ -87,7 +86,7 @@ class TrainedAgent:
         """Return the policy that draws its actions. UsageError if the network gives action values."""
         return SampledPolicy(self.policy.net)
 
-    def make_env(self, render_mode: str | None = None) -> gym.Env:
+    def make_env(self, render_mode: str | None = None) -> DiscreteEnv:
         """Build a single environment with the default wrappers of make_env."""
         return make_env(self.env_id, render_mode=render_mode)
 

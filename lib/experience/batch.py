@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from lib.system.transfer import to_device
+from lib.system.machine import to_device
 
 
 @dataclasses.dataclass

@@ -50,9 +50,8 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         self.experience_source_iter: Iterator[ExperienceFirstLast] = iter(experience_source)
         self._round = len(experience_source.pool)
         needed = self.forecast(experience_source.pool[0], buffer_size, saved)
-        purpose = f"a replay buffer of {buffer_size:,} transitions needs"
-        memory.require(purpose, buffer_size, needed, lambda fitting: f"try --set replay_size={fitting}")
-        log.info("Memory: %s up to %.1f GB; %.1f GB are free.", purpose, needed / 1e9, memory.free() / 1e9)
+        memory.require(buffer_size, needed)
+        log.info("Memory: the replay needs up to %.1f GB; %.1f GB are free.", needed / 1e9, memory.free() / 1e9)
 
     @classmethod
     def forecast(cls, env: gym.Env, buffer_size: int, saved: bool) -> int:

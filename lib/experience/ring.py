@@ -62,12 +62,7 @@ class Ring:
                 f"a replay buffer of {capacity} steps has {self.length} for each of {num_envs} environments; states of "
                 f"{stack} frames and transitions of n_step={n_step} need at least {stack + n_step}"
             )
-        memory.require(
-            f"a replay buffer of {capacity:,} steps needs",
-            capacity,
-            self.forecast(capacity, frame_shape, dtype),
-            lambda fitting: f"--set replay_size={fitting} would fit",
-        )
+        memory.require(capacity, self.forecast(capacity, frame_shape, dtype))
         self._source = source
         self._source_steps = iter(() if source is None else source)
         size = (self.length, num_envs)

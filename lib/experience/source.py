@@ -26,7 +26,7 @@ from lib.envs.frames import stacks_frames
 from lib.envs.vector_env import Pausable
 from lib.experience.stream import EnvRange, ExperienceStream
 from lib.experience.transitions import Transitions
-from lib.system.seeds import episode_seed
+from lib.system.seeds import hashed_seed
 
 
 class ExperienceSourceFirstLast(ExperienceStream):
@@ -77,7 +77,7 @@ class ExperienceSourceFirstLast(ExperienceStream):
 
     def _reset_seeds(self, episode: int) -> list[int]:
         """Return the seeds of this episode of each environment; here, resets are numbered by episodes."""
-        return [episode_seed(self.seed, env, episode) for env in self.env_range.indices]
+        return [hashed_seed(self.seed, env, episode) for env in self.env_range.indices]
 
     def _reset(self, which: np.ndarray) -> None:
         super()._reset(which)

@@ -11,7 +11,7 @@ from lib.actors.worker import Weights
 from lib.ppo.actor import Segment, unstack
 from lib.ppo.fast import FastModel, FastTrainer
 from lib.ppo.rollout import Rollout
-from lib.system.transfer import to_device
+from lib.system.machine import to_device
 
 
 class PPOLearner:

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from lib.experience.stream import EnvRange, Stream
 from lib.ppo.model import ActorCritic
-from lib.system.machine import torch_threads
-from lib.system.transfer import to_device
+from lib.system.machine import to_device, torch_threads
 
 
 @dataclasses.dataclass

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lib.ppo.losses import approximate_kl, estimate_advantages, normalised, policy_loss, value_loss
 from lib.ppo.model import ActorCritic
 from lib.ppo.rollout import Rollout
-from lib.system.transfer import to_device
+from lib.system.machine import to_device
 
 VALUE_WEIGHT = 0.5  # weight of the value loss
 

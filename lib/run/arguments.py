@@ -36,13 +36,6 @@ class RunOptions:
         stop_after: agent steps at which the run stops, warm-up included; None for the game's max_steps.
         time_limit: seconds after which the run stops; None for no limit. They count from the start of the process, or
             from setup_ignite if the script has no cli.main.
-        resume: folder of the run to resume; None for a new run.
-        init: folder of the run or model whose weights a new run starts with; None for random ones.
-        runs_dir: folder in which a new run's folder is created.
-        evaluate_every: agent steps between evaluations; None for no evaluations.
-        record_every: number of episodes between videos; None for no videos.
-        track: one of TRACKERS; None for no tracker.
-        game: key of the script's table of hyperparameters.
         knobs: the script's own options by name. Each can be read as an attribute, too.
         owns_process: whether cli.main runs the script: the process does nothing else, and takes --resume. A book's
             script or a notebook may do other work before and after the run.
@@ -61,7 +54,7 @@ class RunOptions:
     record_every: int | None = None
     track: str | None = None
     game: str = "pong"
-    knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    knobs: Values = dataclasses.field(default_factory=dict)
     owns_process: bool = False
     changes: str = ""
 
@@ -138,11 +131,7 @@ def resolve(parser: Parser, argv: Argv, script: str) -> Resolved:
 
 
 def _read_config(path: Path, kind: type[RunParameters], knobs: Iterable[str]) -> Config:
-    """Read a JSON object of hyperparameters and of the script's own options, or a run's params.json.
-
-    Raises:
-        UsageError: if the file cannot be read, or a name is unknown.
-    """
+    """Read a JSON object of hyperparameters and of the script's own options, or a run's params.json."""
     try:
         content = json.loads(path.read_bytes())
         if not isinstance(content, dict):
@@ -159,7 +148,7 @@ def _read_config(path: Path, kind: type[RunParameters], knobs: Iterable[str]) ->
     return Config(fields, values, path.stem)
 
 
-def affecting_results(knobs: Mapping[str, Any]) -> dict[str, Any]:
+def affecting_results(knobs: Values) -> Values:
     """Return the script's own options on which results depend."""
     return {name: value for name, value in knobs.items() if name not in CHANGEABLE}
 
@@ -167,11 +156,7 @@ def affecting_results(knobs: Mapping[str, Any]) -> dict[str, Any]:
 def _new_run(parser: Parser, argv: Argv, options: Values, defaults: Values, config: Config) -> Resolved:
     """Return the hyperparameters and options of a new run.
 
-    Args:
-        parser, argv: see resolve.
-        options: common options that were given, apart from --config.
-        defaults: defaults of the script's own options.
-        config: content of --config.
+    `options` are the common options that were given; `defaults` are those of the script's own options.
     """
     # As text, a number of the file is checked like one on the command line.
     texts = {name: str(value) for name, value in config.knobs.items() if type(value) in (int, float)}
@@ -263,11 +248,7 @@ def _resume(
 
 
 def _params(kind: type[RunParameters], fields: Values, assignments: Sequence[str]) -> RunParameters:
-    """Return hyperparameters with the values of --set. With --set help, show them and exit.
-
-    Raises:
-        UsageError: if a field is unknown or a value is wrong.
-    """
+    """Return hyperparameters with the values of --set. With --set help, show them and exit."""
     settings, values = settings_of(kind), {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
@@ -294,7 +275,6 @@ def _changes(named: str | None, words: Iterable[str], before: Values, after: Val
         named: name of the option whose value always follows the script's name, or None.
         words: words after that, such as the name of --config.
         before, after: the usual values of options and hyperparameters, and their values in this run.
-        seed: seed of the run, which is shown unless it is the default.
     """
     text = "" if named is None else f"={_text(after[named])}"
     text += "".join(f"-{word}" for word in words)

@@ -36,7 +36,7 @@ BEST, LAST = "best", "last"
 class Stateful(Protocol):
     """An object whose state a checkpoint can hold."""
 
-    def state_dict(self) -> Mapping[str, Any]:
+    def state_dict(self) -> Mapping[str, object]:
         """Return the state as tensors and plain values."""
         ...
 
@@ -127,8 +127,8 @@ def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None
             ) from error
 
 
-def restore_files(folder: RunFolder, content: Mapping[str, Any], step: int) -> None:
-    """Truncate the growing files to the checkpoint at this agent step, and rename newer checkpoints.
+def restore_files(folder: RunFolder, sizes: dict[str, int], step: int) -> None:
+    """Truncate the growing files to their sizes at this agent step, and rename newer checkpoints.
 
     Newer step-* are damaged. Newer best-* are saved again when the run gets there, unless it plays differently.
     """
@@ -136,7 +136,7 @@ def restore_files(folder: RunFolder, content: Mapping[str, Any], step: int) -> N
         for saved_at, file in numbered(folder.checkpoints, kind):
             if saved_at > step:
                 file.rename(file.with_suffix(suffix))
-    GrowingFiles(folder.path).load_state_dict(content.get("files", {}))
+    GrowingFiles(folder.path).load_state_dict(sizes)
 
 
 def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:

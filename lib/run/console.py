@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
 from ignite.engine import Engine, Events
@@ -31,7 +31,7 @@ from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.run.folder import read_params
 from lib.run.speed import Speed, format_rate
 from lib.run.stopping import NOT_FINITE, SOLVED
-from lib.system.clock import format_estimate, since_process_start
+from lib.system.clock import since_process_start
 from lib.system.files import PROJECT
 from lib.system.log import TaskProgress, bar_stream
 
@@ -42,7 +42,6 @@ class Screen:
     """Bar and lines of a training run.
 
     Args:
-        episodes, speed: those of the run.
         warm_up: agent steps of the warm-up; 0 if there is none.
         step_limit: agent steps at which the run stops. Without a goal, the bar shows the way to it.
         time_limit: seconds after the start of this process after which the run stops, or None.
@@ -57,7 +56,7 @@ class Screen:
         self._stream = bar_stream()
         self._intervals = self.FILE if self._stream is None else self.TERMINAL
         self._next_line, self._next_state = -math.inf, math.inf
-        self._bar: tqdm[Any] | None = None  # of the warm-up, or of the training
+        self._bar: tqdm[NoReturn] | None = None  # of the warm-up, or of the training
         self._recent: deque[Episode] = deque(maxlen=WINDOW)  # of this process
         self._returns: list[float] = []  # of the episodes since the last line
 
@@ -108,12 +107,9 @@ class Screen:
                 *(first, count, max(returns), format_return(mean), elapsed),
             )
             return
-        in_warm_up = episode.clock < self.speed.learning_since
         log.info(
             "Episode %d: reward=%g, steps=%d, speed=%.1f f/s, elapsed=%s",
-            *(count, episode.total, episode.length),
-            self.speed.warm_up.rate if in_warm_up else self.speed.recent,
-            elapsed,
+            *(count, episode.total, episode.length, self.speed.recent, elapsed),
         )
 
     def _show_state(self) -> None:
@@ -156,8 +152,8 @@ class Screen:
         goal = self.episodes.stop_reward
         to_goal = None if goal is None else seconds_to_rise(self._recent, goal - self.episodes.mean)
         if to_goal is not None and to_goal < to_limit:
-            return [f"~{format_estimate(to_goal)} left"]
-        return [f"limit in ~{format_estimate(to_limit)}"] if 0.0 < to_limit < math.inf else []
+            return [f"~{timedelta(minutes=math.ceil(to_goal / 60))} left"]
+        return [f"limit in ~{timedelta(minutes=math.ceil(to_limit / 60))}"] if 0.0 < to_limit < math.inf else []
 
     def _end(self) -> None:
         self._close()

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -85,12 +85,12 @@ class EpisodePlayer:
             watch(self.state[None])
         return self.result
 
-    def _show(self, state: Any) -> None:
+    def _show(self, state: object) -> None:
         self.state = np.array(state)  # a copy, because states of frames are read-only, and torch warns
         self._digest.update(self.state.tobytes())
 
 
-def _reset(env: gym.Env, seed: int, number: int) -> Any:
+def _reset(env: gym.Env, seed: int, number: int) -> object:
     atari = is_atari(env)
     if atari:
         allow_no_ops(env)  # before the seeded reset, so that the first episode starts with no-ops, too

@@ -38,7 +38,6 @@ class Episodes:
     steps, avg_reward, avg_steps and time_passed; also the metrics end_step and mean_100.
 
     Args:
-        exp_source: experience source whose finished episodes are counted.
         stop_reward: mean return that the last 100 episodes have to reach, or None.
         milestone: another mean return, or None; the time at which the run first reaches it is recorded.
         began: seconds after the start of this process at which the run began. A notebook may do other work first.
@@ -122,10 +121,8 @@ class Episodes:
         self.smoothed_length = SMOOTHING * length + (1 - SMOOTHING) * episode.length
 
     def _publish(self, engine: Engine, episode: Episode) -> None:
-        state: Any = engine.state
-        state.episode = self.count
-        state.episode_reward = episode.total
-        state.episode_steps = episode.length
+        state = engine.state
+        vars(state).update(episode=self.count, episode_reward=episode.total, episode_steps=episode.length)
         state.metrics |= {
             "reward": episode.total,
             "steps": episode.length,
@@ -156,7 +153,7 @@ class Episodes:
         rounding = 1e-9 * max(1.0, abs(bound or 0.0))
         return bound is not None and len(self.returns) == WINDOW and self.mean >= bound - rounding
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return {
             "count": self.count,
             "first": self.first,

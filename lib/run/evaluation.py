@@ -65,9 +65,7 @@ def evaluate(
 
     Args:
         policy, make_env: see episode_player.Policy and single_env.make_env.
-        episodes: number of episodes.
         seed: seed of the evaluation, from which those of its episodes are derived.
-        progress: show the progress.
         processes: number of processes; None for one per core if the evaluation takes longer than SHORT.
     """
     groups = [range(start, min(start + GROUP, episodes)) for start in range(0, episodes, GROUP)]
@@ -234,11 +232,11 @@ class PeriodicEvaluation:
         engine.add_event_handler(Events.EPOCH_STARTED(event_filter=is_due), play)
         engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=is_due), play)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, int]:
         return {"last": self._last}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._last = int(state["last"])
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._last = state["last"]
 
 
 def evaluate_at_end(
@@ -247,13 +245,10 @@ def evaluate_at_end(
     options: RunOptions,
     run: RunFolder,
     training: Sequence[float],
-    result: dict[str, Any],
+    result: dict[str, object],
 ) -> None:
-    """Evaluate the network of a run that has ended, compare it with training, and add that to its result.json.
-
-    Args:
-        training: returns of the last training episodes.
-        result: content of result.json.
+    """Evaluate the network of a run that has ended, compare it with the returns of its last training episodes, and add
+    both to its result.json, whose content is `result`.
     """
     log.info("Evaluation: %d episodes in single environments, without exploration.", EPISODES)
     evaluated = evaluate(

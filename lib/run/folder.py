@@ -53,16 +53,18 @@ class RunFolder:
         is_new: whether it was made for a new run, not for one that is resumed.
 
     Attributes:
-        checkpoints: its folder of checkpoints.
-        result: path of its result.json, which a run that learns does not have.
+        result: path of result.json, which a run that learns does not have.
 
     Raises:
         UsageError: if another process works on the run to resume, or if that run is a published model.
     """
 
     def __init__(self, path: Path, is_new: bool):
-        if not is_new:
-            _refuse_model(path)  # before the folder is locked, which would add a file to it
+        if not is_new and any(path.glob("checkpoints/best-*.pt")) and not any(path.glob("checkpoints/step-*.pt")):
+            raise UsageError(
+                f"{path} has no step-* checkpoint, like a published model, so it cannot be resumed. Start a new run "
+                f"from its network with --init {shlex.quote(str(path))}"
+            )
         self.path, self._is_new = path, is_new
         self.checkpoints, self.result = path / "checkpoints", path / "result.json"
         self._lock = FileLock(self.path / "lock", timeout=1, thread_local=False)  # a tool may look for a moment
@@ -138,8 +140,6 @@ class GrowingFiles:
                 path.unlink()
             elif path.stat().st_size > sizes[path.name]:
                 os.truncate(path, sizes[path.name])
-        for name in sorted(sizes.keys() - {path.name for path in self._files()}):
-            log.warning("%s is missing: its first %d bytes are lost.", self.folder / name, sizes[name])
 
     def _files(self) -> list[Path]:
         return sorted(path for pattern in self.PATTERNS for path in self.folder.glob(pattern))
@@ -214,12 +214,12 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def write_json(file: Path, content: Mapping[str, Any]) -> None:
+def write_json(file: Path, content: Mapping[str, object]) -> None:
     """Write a JSON object atomically. Values that are not plain are written as text."""
     files.write(file, json.dumps(content, indent=2, default=str, allow_nan=False) + "\n")
 
 
-def describe_network(net: nn.Module) -> dict[str, Any]:
+def describe_network(net: nn.Module) -> dict[str, object]:
     """Return what builds a network: {"class": "module:Name", "options": {...}} for a class of lib.
 
     For another class, it is {"builder": "FILE.py:NAME"}. NAME stands for a function that the user has to write, for a
@@ -236,7 +236,7 @@ def describe_network(net: nn.Module) -> dict[str, Any]:
     return {"builder": f"{os.path.abspath(file)}:{name}"}
 
 
-def session(device: torch.device) -> dict[str, Any]:
+def session(device: torch.device) -> dict[str, object]:
     """Describe this process: command line, start time, code and machine. A resumed run has several sessions."""
     return {
         "argv": sys.argv,
@@ -274,12 +274,3 @@ def current_commit() -> str | None:
 
 def _git(*arguments: str) -> bytes:
     return subprocess.run(["git", "-C", str(files.PROJECT), *arguments], capture_output=True, check=True).stdout
-
-
-def _refuse_model(run: Path) -> None:
-    """Refuse to resume a published model, which has only a best-* checkpoint."""
-    if any(run.glob("checkpoints/best-*.pt")) and not any(run.glob("checkpoints/step-*.pt")):
-        raise UsageError(
-            f"{run} has no step-* checkpoint, like a published model, so it cannot be resumed. Start a new run from "
-            f"its network with --init {shlex.quote(str(run))}"
-        )

@@ -82,13 +82,6 @@ class GreedyPolicy:
             scores = scores_of(self.net, torch.as_tensor(states, device=device))
         return scores.cpu().numpy()
 
-    def action_mask(self, states: np.ndarray) -> np.ndarray:
-        """Return each state's action mask, (batch, n_actions) bool; (batch, 1) of True if there are no masks."""
-        tensor = torch.as_tensor(states)
-        split = cast(MaskSplitter | None, getattr(self.net, "split", None))  # a network of the user may have none
-        _, mask = (tensor, None) if split is None else split(tensor)
-        return np.ones((len(states), 1), np.bool_) if mask is None else mask.numpy()
-
     def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:
         actions: np.ndarray = self.scores(states).argmax(1)
         return actions
@@ -118,16 +111,12 @@ class SampledPolicy(GreedyPolicy):
 class EpsilonGreedyPolicy:
     """Policy that takes a random legal action with probability epsilon, and the action of another policy otherwise."""
 
-    def __init__(self, policy: GreedyPolicy, n_actions: int, epsilon: float):
-        self.policy = policy
-        self.n_actions = n_actions
-        self.epsilon = epsilon
+    def __init__(self, policy: GreedyPolicy, random_policy: RandomPolicy, epsilon: float):
+        self.policy, self.random_policy, self.epsilon = policy, random_policy, epsilon
 
     def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator]) -> np.ndarray:
         actions = self.policy(states, randoms)
         exploring = [row for row, random in enumerate(randoms) if random.random() < self.epsilon]
         if exploring:
-            mask = np.broadcast_to(self.policy.action_mask(states), (len(states), self.n_actions))
-            for row in exploring:
-                actions[row] = randoms[row].choice(np.flatnonzero(mask[row]))
+            actions[exploring] = self.random_policy(states[exploring], [randoms[row] for row in exploring])
         return actions

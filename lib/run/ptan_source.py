@@ -1,7 +1,7 @@
 """Adapter that gives a plain PTAN experience source the interface that a run needs."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, SupportsFloat, runtime_checkable
+from typing import NoReturn, Protocol, SupportsFloat, runtime_checkable
 
 import gymnasium as gym
 from ignite.engine import Engine
@@ -12,7 +12,6 @@ from lib.experience.interface import ExperienceSource
 from lib.system.clock import Stopwatch, since_process_start
 
 
-@runtime_checkable
 class RewardsSource(Protocol):
     """The part of PTAN's experience sources, and of the book's batch generators, that a run uses."""
 
@@ -35,7 +34,7 @@ class _CountSteps(gym.Wrapper):
         super().__init__(env)
         self._on_step = on_step
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[object, SupportsFloat, bool, bool, dict[str, object]]:
         result = self.env.step(action)
         self._on_step()
         return result
@@ -73,20 +72,11 @@ class PtanSource(ExperienceSource):
         ended = self.source.pop_rewards_steps()
         return [Episode(float(total), int(length), self.steps_done, since_process_start()) for total, length in ended]
 
-    def state_dict(self) -> dict[str, Any]:
-        raise NotImplementedError  # `adapt_source` refuses to save the source
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        raise NotImplementedError
-
-
-def adapt_source(source: object, engine: Engine, saved: bool) -> PtanSource:
-    """Return an adapter for a plain PTAN source, which a run that is `saved` cannot have."""
-    if not isinstance(source, RewardsSource):
-        raise TypeError(f"{source!r} is no experience source: it has no method pop_rewards_steps")
-    if saved:
-        raise TypeError(
-            f"a plain PTAN source ({type(source).__name__}) cannot be saved in a checkpoint; "
-            "use lib.experience.source.ExperienceSourceFirstLast, or call setup_ignite without save"
+    def state_dict(self) -> NoReturn:
+        raise NotImplementedError(
+            "a plain PTAN source cannot be saved in a checkpoint; use lib.experience.source.ExperienceSourceFirstLast, "
+            "or call setup_ignite without save"
         )
-    return PtanSource(source, engine)
+
+    def load_state_dict(self, state: object) -> None:
+        raise NotImplementedError

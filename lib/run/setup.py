@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ignite.engine import Engine, Events
 from torch import nn
@@ -17,7 +16,7 @@ from torch.optim import Optimizer
 
 from lib.envs.checked_env import Closable, close_all
 from lib.envs.single_env import make_env
-from lib.errors import Fault, UsageError
+from lib.errors import UsageError
 from lib.experience.interface import ExperienceSource
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
 from lib.run import console
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
     from lib.run.videos import Recorder
 
 log = logging.getLogger(__name__)
-
-REPORT_EVERY = 60.0  # seconds between two reports on the processes that play
 
 
 def setup_ignite(
@@ -92,7 +89,12 @@ def setup_ignite(
     """
     start_console()
     params, options, figures = as_hyperparameters(params), args or options_of_book(), figures or {}
-    net = _require_network(save, options)
+    net = None if save is None else save["net"]
+    assert net is None or isinstance(net, nn.Module)
+    if net is None and (options.resume or options.init or options.evaluate_every):
+        raise UsageError(
+            "--resume, --init and --evaluate-every need the network; pass save={'net': net} to setup_ignite"
+        )
     show_progress(not options.quiet)
     began = 0.0 if options.owns_process else since_process_start()
     time_limit = None if options.time_limit is None else began + options.time_limit
@@ -143,7 +145,10 @@ def setup_ignite(
         if options.resume:
             if not content:
                 log.info("The run was stopped before its first checkpoint and starts again from the beginning.")
-            _require_steps_left(folder, options, episodes, warm_up, stopper.step_limit)
+            next_step, result = source.steps_done + warm_up, read_json(folder.result)
+            needs_evaluation = "evaluation" not in result and (episodes.solved or options.stop_after is None)
+            if result and next_step >= stopper.step_limit and not needs_evaluation:
+                raise UsageError(f"{path} would go on at step {next_step:,}; give a larger --stop-after")
             source.start()
         settings = {"script": run_name, "seed": options.seed, **options.knobs, **dataclasses.asdict(params)}
         tracker: Tracker | None = None
@@ -154,7 +159,7 @@ def setup_ignite(
             undo.callback(tracker.fail)
         if options.resume:  # the run is accepted, and its files change from here on
             folder.add_session(options.device)
-            restore_files(folder, content, source.steps_done)
+            restore_files(folder, content.get("files", {}), source.steps_done)
             remove_videos(folder.path, episodes.count)
         board = TensorBoard(folder.path, tracker)
         undo.callback(board.close)
@@ -187,15 +192,7 @@ def setup_ignite(
         if periodic is not None:
             board.attach_evaluation(engine, periodic, steps)
             periodic.attach(engine, speed.paused)
-        reported = since_process_start()
-
-        def report() -> None:
-            nonlocal reported
-            if since_process_start() > reported + REPORT_EVERY:
-                reported = since_process_start()
-                source.report(folder.path)
-
-        engine.add_event_handler(Events.ITERATION_COMPLETED, report)
+        engine.add_event_handler(speed.every, source.report, folder.path)
         if recorder is not None and tracker is not None:
             recorder.on_video = tracker.send
         episode_file = EpisodeFile(folder.path / "episodes.csv", episodes, recorder or (lambda: ""))
@@ -203,11 +200,8 @@ def setup_ignite(
 
         def learning_started() -> None:
             folder.result.unlink(missing_ok=True)
-            number, seconds = speed.warm_up
-            if warm_up and number:  # an iterator of the user's own does not count them
-                log.info(
-                    "Replay warm-up: %s steps in %.1f s, %.0f steps/s.", f"{number:,}", seconds, speed.warm_up.rate
-                )
+            if warm_up and speed.warm_up.steps:  # an iterator of the user's own does not count them
+                log.info("Replay warm-up: %s steps, %.0f steps/s.", f"{speed.warm_up.steps:,}", speed.warm_up.rate)
             log.info(
                 "Learning. Ctrl-C stops%s.", " and saves" if save is not None else "; this script saves no checkpoint"
             )
@@ -220,10 +214,16 @@ def setup_ignite(
             checkpoints = Checkpoints(objects, folder.checkpoints, params.checkpoint_every, stopper)
             checkpoints.attach(engine)  # after all that changes the state
 
+        def draw_curve() -> None:
+            if episodes.count:
+                from lib.run import curve  # late, because pandas and matplotlib take a second
+
+                _optional("learning curve", partial(curve.draw_curve, folder.path, params.stop_reward))
+
         def finish(engine: Engine) -> None:
             """Write the result, close everything, evaluate the network, draw the learning curve, unlock the folder."""
-            state: Any = engine.state
-            reason = state.stopped = stopper.reason or ENDED
+            reason = stopper.reason or ENDED
+            engine.state.stopped = reason  # type: ignore[attr-defined]
             result = read_json(folder.result)
             if result.get("steps") == episodes.steps:  # a run that was resumed only for its evaluation
                 result["stopped"] = reason
@@ -245,8 +245,7 @@ def setup_ignite(
                 if net is not None and is_due:
                     arguments = GreedyPolicy(net), params.env_name, options, folder, list(episodes.returns), result
                     _optional("evaluation", partial(evaluate_at_end, *arguments))
-                if episodes.count:
-                    _optional("learning curve", partial(_draw_curve, folder.path, params.stop_reward))
+                draw_curve()
                 if tracker is not None:
                     _optional("tracking", partial(tracker.finish, folder.path, result))
             finally:
@@ -264,8 +263,7 @@ def setup_ignite(
             if numbered(folder.checkpoints, "step"):
                 command = continue_command(folder.path, params.env_name, options, options.stop_after)
                 error.add_note(f"To continue: {command}")
-            if episodes.count:
-                _optional("learning curve", partial(_draw_curve, folder.path, params.stop_reward))
+            draw_curve()
 
         def abandon(engine: Engine, error: BaseException) -> None:
             """Close everything after an error, unlock the run, so that it can be resumed, and raise the error again.
@@ -274,10 +272,7 @@ def setup_ignite(
             """
             stopper.release_signals()
             with suppress(OSError):  # such as a full disk, which may be the error
-                if isinstance(error, KeyboardInterrupt) and options.owns_process:
-                    board.close()  # the end of the process closes the rest
-                else:
-                    at_error.__exit__(type(error), error, None)
+                at_error.__exit__(type(error), error, None)
             engine.add_event_handler(Events.STARTED, _refuse_another_run)
             raise error
 
@@ -291,33 +286,6 @@ def setup_ignite(
 
 def _refuse_another_run() -> None:
     raise RuntimeError("this run has ended; resume it, or start a new one, with a new Engine")
-
-
-def _require_network(save: Mapping[str, Stateful] | None, options: RunOptions) -> nn.Module | None:
-    """Return the network of a run that saves checkpoints; None for a run without `save`."""
-    net = (save or {}).get("net")
-    if isinstance(net, nn.Module):
-        return net
-    if save is not None:
-        raise TypeError(f"save['net'] is {type(net).__name__}; it has to be the network, an nn.Module")
-    for name in ("resume", "init", "evaluate_every"):
-        if getattr(options, name) is not None:
-            raise UsageError(
-                f"--{name.replace('_', '-')} needs the network, which this script does not pass to setup_ignite; "
-                "leave it out, or pass save={'net': net}"
-            )
-    return None
-
-
-def _require_steps_left(
-    folder: RunFolder, options: RunOptions, episodes: Episodes, warm_up: int, step_limit: int
-) -> None:
-    """Refuse a resumed run at its step limit, unless its result or its final evaluation is still missing."""
-    result = read_json(folder.result)
-    is_evaluated_at_end = episodes.solved is not None or options.stop_after is None
-    if episodes.steps + warm_up >= step_limit and result and ("evaluation" in result or not is_evaluated_at_end):
-        filling = f" and first fills its replay with {warm_up:,} more steps" if warm_up else ""
-        raise UsageError(f"{folder.path} is already at step {episodes.steps:,}{filling}; give a larger --stop-after")
 
 
 def _attach_decay(engine: Engine, params: Hyperparameters, optimizer: object, source: ExperienceSource) -> None:
@@ -337,7 +305,7 @@ def _attach_decay(engine: Engine, params: Hyperparameters, optimizer: object, so
     engine.add_event_handler(Events.ITERATION_STARTED, adapt)
 
 
-def _describe_result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed) -> dict[str, Any]:
+def _describe_result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed) -> dict[str, object]:
     """Return the content of result.json. JSON has neither NaN nor infinity, so None stands for them."""
 
     def finite(value: float) -> float | None:
@@ -365,12 +333,6 @@ def _describe_result(engine: Engine, stopped: str, episodes: Episodes, speed: Sp
     }
 
 
-def _draw_curve(run: Path, stop_reward: float | None) -> None:
-    from lib.run.curve import draw_curve  # late, because pandas and matplotlib take a second
-
-    draw_curve(run, stop_reward)
-
-
 def _optional(name: str, work: Callable[[], object]) -> None:
     """Do work that Ctrl-C or an error may end, because the run is saved. The program goes on."""
     try:
@@ -378,5 +340,4 @@ def _optional(name: str, work: Callable[[], object]) -> None:
     except KeyboardInterrupt:
         log.info("The %s was stopped; the run is saved.", name)
     except Exception as error:
-        is_plain = isinstance(error, UsageError | Fault)
-        log.warning("The %s failed; the run is saved. %s", name, error, exc_info=not is_plain)
+        log.warning("The %s failed; the run is saved. %s", name, error, exc_info=not isinstance(error, UsageError))

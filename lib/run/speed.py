@@ -33,9 +33,7 @@ class Mark(NamedTuple):
 class Speed:
     """Agent steps per second and seconds by part of training. The warm-up is measured separately.
 
-    Args:
-        exp_source: experience source that counts the steps.
-        every: iterations between two updates of the metrics.
+    `every` is the number of iterations between two updates of the metrics.
     """
 
     WINDOW = 1000  # agent steps over which the recent speed is measured

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import Any
 
 from ignite.engine import Engine, Events
 
@@ -24,6 +23,8 @@ STEPS = "step limit"
 TIME = "time limit"
 NOT_FINITE = "loss not finite"
 ENDED = "ended by the script"
+
+Handler = Callable[[int, FrameType | None], object] | int | None  # of a signal
 
 EXIT_CODES = {SOLVED: 0, STEPS: 0, TIME: 0, ENDED: 0, NOT_FINITE: 1} | {number.name: 128 + number for number in SIGNALS}
 
@@ -66,7 +67,7 @@ class Stopper:
         self.reason: str | None = None
         self.signals: list[int] = []
         self._learning = False
-        self._previous_handlers: dict[int, Any] = {}
+        self._previous_handlers: dict[int, Handler] = {}
         self._report_due = math.inf  # when the report of a long iteration has to be postponed, by time.monotonic()
         self._call: FrameType | None = None  # call of an environment at the last alarm
 
@@ -74,8 +75,7 @@ class Stopper:
         """Stop on a loss that is not finite. Attach this before the handlers that record or save an iteration."""
 
         def check_loss(engine: Engine) -> None:
-            output: Any = engine.state.output
-            if not math.isfinite(output["loss"]):
+            if not math.isfinite(engine.state.output["loss"]):  # type: ignore[index]
                 self.reason = NOT_FINITE  # even if there was another reason, because the state must not be saved
                 engine.terminate()
 
@@ -103,8 +103,7 @@ class Stopper:
 
     def solved(self, engine: Engine) -> None:
         """End the run as solved, even if it has reached a limit in the same iteration."""
-        state: Any = engine.state
-        state.solved = True
+        engine.state.solved = True  # type: ignore[attr-defined]
         self.reason = SOLVED if self.reason in (None, TIME, STEPS) else self.reason
         engine.terminate()
 
@@ -130,8 +129,7 @@ class Stopper:
         self._learning = True
 
     def _start(self, engine: Engine) -> None:
-        state: Any = engine.state
-        state.solved = False
+        engine.state.solved = False  # type: ignore[attr-defined]
         if threading.current_thread() is not threading.main_thread():
             return  # only the main thread can handle signals
         handlers = {signal.SIGALRM: self._on_alarm} | dict.fromkeys(SIGNALS, self._on_signal)

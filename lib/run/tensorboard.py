@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from lib.run.tracking import Tracker
 
-# torch's hparams has no type annotations.
-make_hparams_summaries: Callable[..., Sequence[Any]] = hparams
-
 FIGURES_EVERY = 5_000  # iterations between two figures
 
 # Entries of result.json that are written as end/<name>, besides steps_per_second of this process.
@@ -43,7 +40,7 @@ class _Writer(SummaryWriter):
         super().__init__(log_dir=str(folder))
         self.tracker = tracker
 
-    def add_scalar(self, tag: str, scalar_value: Any, *args: Any, **kwargs: Any) -> None:
+    def add_scalar(self, tag: str, scalar_value: float, *args: object, **kwargs: object) -> None:
         super().add_scalar(tag, scalar_value, *args, **kwargs)
         if self.tracker is not None:
             self.tracker.scalars[tag] = scalar_value
@@ -117,7 +114,7 @@ class TensorBoard:
 
         engine.add_event_handler(Events.ITERATION_COMPLETED(every=FIGURES_EVERY), write)
 
-    def write_end(self, hyperparameters: Mapping[str, Any], result: Mapping[str, Any], step: int) -> None:
+    def write_end(self, hyperparameters: Mapping[str, object], result: Mapping[str, Any], step: int) -> None:
         """Write end/* of a result.json, and the run's row on the HParams page, against the agent step.
 
         Hyperparameters that are not numbers, texts or booleans are written as text.
@@ -132,7 +129,7 @@ class TensorBoard:
             for name, value in hyperparameters.items()
         }
         # The first summary, a list of columns, is left out. TensorBoard would use that of one run for all runs.
-        for summary in make_hparams_summaries(plain, metrics)[1:]:
+        for summary in hparams(plain, metrics)[1:]:  # type: ignore[no-untyped-call]
             self.logger.writer.file_writer.add_summary(summary)
 
     def flush(self) -> None:
@@ -142,7 +139,7 @@ class TensorBoard:
         self.logger.close()
 
 
-def _current_values(output: Mapping[str, Any]) -> dict[str, Any]:
+def _current_values(output: Mapping[str, object]) -> dict[str, object]:
     """Replace the functions in an iteration's output by the values that they return now, and leave out None."""
     values = {name: value() if callable(value) else value for name, value in output.items()}
     return {name: value for name, value in values.items() if value is not None}

@@ -58,7 +58,7 @@ class Tracker:
         """Close the run at the tracker as failed."""
         self._attempt(self.close, 1)
 
-    def _attempt(self, call: Callable[..., object], *arguments: Any) -> None:
+    def _attempt(self, call: Callable[..., object], *arguments: object) -> None:
         """Call a function, unless the tracker has failed before."""
         if self.has_failed:
             return
@@ -70,11 +70,11 @@ class Tracker:
             self.has_failed = True
 
 
-def track_by_wandb(run: Path, settings: Mapping[str, Any], steps: Callable[[], int]) -> Tracker:
+def track_by_wandb(run: Path, settings: Mapping[str, object], steps: Callable[[], int]) -> Tracker:
     """Open a run at Weights & Biases. wandb's own variables apply, such as WANDB_MODE=offline."""
     import wandb
 
-    def write(scalars: Mapping[str, Any], step: int) -> None:
+    def write(scalars: Mapping[str, object], step: int) -> None:
         wandb.log({**scalars, "agent_steps": step})  # wandb's own steps would keep only the last of several calls
 
     def upload(path: Path) -> None:
@@ -89,12 +89,9 @@ def track_by_wandb(run: Path, settings: Mapping[str, Any], steps: Callable[[], i
     return Tracker("wandb", steps, write, upload, wandb.finish)
 
 
-def track_by_mlflow(run: Path, settings: Mapping[str, Any], steps: Callable[[], int]) -> Tracker:
+def track_by_mlflow(run: Path, settings: Mapping[str, object], steps: Callable[[], int]) -> Tracker:
     """Open a run at MLflow. mlflow's own variables apply, such as MLFLOW_TRACKING_URI."""
     import mlflow
-
-    def write(scalars: dict[str, float], step: int) -> None:
-        mlflow.log_metrics(scalars, step=step)
 
     def close(exit_code: int) -> None:
         mlflow.end_run("FINISHED" if not exit_code else "KILLED" if exit_code > 128 else "FAILED")
@@ -103,7 +100,9 @@ def track_by_mlflow(run: Path, settings: Mapping[str, Any], steps: Callable[[], 
     earlier = mlflow.search_runs(filter_string=f"tags.run = '{_id(run)}'", output_format="list", max_results=1)
     mlflow.start_run(earlier[0].info.run_id if earlier else None, run_name=run.name, tags={"run": _id(run)})
     mlflow.log_params(dict(settings))
-    return Tracker("mlflow", steps, write, mlflow.log_artifact, close)
+    return Tracker(
+        "mlflow", steps, lambda scalars, step: mlflow.log_metrics(scalars, step=step), mlflow.log_artifact, close
+    )
 
 
 def _id(run: Path) -> str:
@@ -115,7 +114,7 @@ def _id(run: Path) -> str:
 TRACKERS = {"wandb": track_by_wandb, "mlflow": track_by_mlflow}  # those of arguments.TRACKERS
 
 
-def start(name: str, run: Path, settings: Mapping[str, Any], steps: Callable[[], int]) -> Tracker:
+def start(name: str, run: Path, settings: Mapping[str, object], steps: Callable[[], int]) -> Tracker:
     """Open a new or resumed run at a tracker, a key of TRACKERS.
 
     Raises:

@@ -8,14 +8,12 @@ only if return, length and last state of the replay are those of the episode.
 import dataclasses
 import logging
 import math
-import os
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import cv2
 import gymnasium as gym
@@ -27,6 +25,7 @@ from lib.errors import Fault, UsageError
 from lib.experience.episodes import Episode, EpisodeTrace
 from lib.run.episodes import VIDEOS, Episodes
 from lib.run.evaluation import Untimed
+from lib.system.log import silent_stderr
 from lib.system.seeds import undisturbed
 
 log = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class Video:
         self._written += 1
 
     def _open(self, width: int, height: int) -> cv2.VideoWriter:
-        with _silent_stderr():
+        with silent_stderr():  # OpenCV prints a harmless note about the codec's tag
             # An absolute path, because FFmpeg reads text before a colon as a protocol.
             name, codec = str(self._path.absolute()), cv2.VideoWriter.fourcc(*CODEC)
             writer = cv2.VideoWriter(name, codec, self._frames_per_second, (width, height))
@@ -99,25 +98,11 @@ class Video:
         """
         assert self._writer is not None
         self._writer.release()
-        with _silent_stderr():
+        with silent_stderr():
             frames = cv2.VideoCapture(str(self._path.absolute())).get(cv2.CAP_PROP_FRAME_COUNT)
         if frames != self._written:  # OpenCV does not report errors of writing
-            free = shutil.disk_usage(self._path.parent).free / 1e6
-            raise Fault(f"the video {name} is incomplete; the disk of {self._path.parent} has {free:,.0f} MB left")
+            raise Fault(f"the video {name} is incomplete; the disk of {self._path.parent} may be full")
         return self._path.replace(self._path.with_name(name))
-
-
-@contextmanager
-def _silent_stderr() -> Iterator[None]:
-    """Discard what C libraries write to standard error: OpenCV prints a harmless note about the codec's tag."""
-    saved = os.dup(2)
-    with open(os.devnull, "w") as null:
-        os.dup2(null.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
 
 
 def enlarge(frame: np.ndarray) -> np.ndarray:
@@ -167,7 +152,7 @@ class EpisodeReplayer:
     def __init__(self, env_id: str):
         self._env_id = env_id
         # By seed: the environment, its state, and the number of actions since the seeded reset.
-        self._kept: dict[int, tuple[gym.Env, Any, int]] = {}
+        self._kept: dict[int, tuple[gym.Env, object, int]] = {}
         try:
             self.env = make_env(env_id, render_mode="rgb_array")
             with undisturbed(), tempfile.TemporaryDirectory() as folder, Video(Path(folder) / "x.webm", 1.0) as video:
@@ -230,7 +215,7 @@ class EpisodeReplayer:
             env.close()
         self.env.close()
 
-    def _position_before(self, trace: EpisodeTrace) -> tuple[gym.Env, Any, int]:
+    def _position_before(self, trace: EpisodeTrace) -> tuple[gym.Env, object, int]:
         """Return an environment at the start of the episode or before, its state, and its actions since the reset."""
         if trace.no_ops is not None:
             return self.env, self._reset_native(trace.no_ops), 0
@@ -244,13 +229,14 @@ class EpisodeReplayer:
             self._kept.pop(next(iter(self._kept)))[0].close()
         return position
 
-    def _reset_native(self, no_ops: int) -> Any:
-        emulator: Any = self.env.unwrapped
-        max_frames = emulator.spec.kwargs["max_num_frames_per_episode"]
+    def _reset_native(self, no_ops: int) -> object:
+        spec, ale = self.env.unwrapped.spec, self.env.get_wrapper_attr("ale")
+        assert spec is not None
+        max_frames = spec.kwargs["max_num_frames_per_episode"]
         # Native environments do not count the no-ops as part of the episode. A new frame limit applies only after the
         # ROM is loaded again.
-        emulator.ale.setInt("max_num_frames_per_episode", max_frames + no_ops)
-        emulator.load_game()
+        ale.setInt("max_num_frames_per_episode", max_frames + no_ops)
+        self.env.get_wrapper_attr("load_game")()
         return reset_with_no_ops(self.env, no_ops - self._start_up_frames)
 
     @cached_property
@@ -258,8 +244,7 @@ class EpisodeReplayer:
         """Frames of the key presses that some Atari games need before they can be played."""
         with closing(make_env(self._env_id)) as env:  # its number of no-ops is changed
             reset_with_no_ops(env, 0)
-            emulator: Any = env.unwrapped
-            return int(emulator.ale.getEpisodeFrameNumber())
+            return int(env.get_wrapper_attr("ale").getEpisodeFrameNumber())
 
 
 @dataclasses.dataclass
@@ -307,7 +292,7 @@ class Recorder:
                 return f"{VIDEOS}/{path.name}"
         return ""
 
-    def _warn_once(self, message: str, *values: Any) -> None:
+    def _warn_once(self, message: str, *values: object) -> None:
         if message not in self._warned:
             log.warning(f"{message} Such episodes get no video. This warning is shown once.", *values)
         self._warned.add(message)

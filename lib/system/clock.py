@@ -47,13 +47,3 @@ def _process_start() -> float:
     ticks = int(STAT.read_bytes().rpartition(b")")[2].split()[19])
     running = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.monotonic() - running
-
-
-def format_estimate(seconds: float) -> str:
-    """Format an estimated duration in the largest unit that fits twice: "40 s", "3 min", "2 h" or "4 days"."""
-    if seconds < 115:
-        return f"{10 * max(1, round(seconds / 10))} s"
-    for unit, size, limit in (("min", 60, 120), ("h", 3600, 48)):
-        if round(seconds / size) < limit:
-            return f"{round(seconds / size)} {unit}"
-    return f"{round(seconds / 86400)} days"

@@ -3,9 +3,9 @@
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 # The root folder of the checkout.
 PROJECT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    folder = os.open(path.parent, os.O_RDONLY)
+    with suppress(OSError):  # shared folders may not be able to synchronise their entries
+        os.fsync(folder)
+    os.close(folder)
 
 
 def write(path: Path, content: str | bytes) -> None:
@@ -40,19 +43,7 @@ def write(path: Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def sync(file: IO[Any]) -> None:
+def sync(file: IO[bytes]) -> None:
     """Wait until everything written to an open file is on the disk."""
     file.flush()
     os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until a folder's entries are on the disk, if the file system can tell."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # of shared folders without such a call
-            raise
-    finally:
-        os.close(descriptor)

@@ -5,9 +5,10 @@ import os
 import shlex
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
@@ -52,7 +53,7 @@ def show_progress(shown: bool) -> None:
     _shown = shown
 
 
-def bar_stream() -> Any | None:
+def bar_stream() -> TextIO | None:
     """Return the stream on which bars are drawn, or None without a terminal that can move its cursor."""
     if os.environ.get("TERM") == "dumb":
         return None
@@ -88,6 +89,21 @@ class _LoggedLines:
     def write(self, text: str) -> None:
         if line := text.strip():
             log.info(line)
+
+
+@contextmanager
+def silent_stderr() -> Iterator[None]:
+    """Discard what libraries, also those in C, write to standard error."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as sink:
+            os.dup2(sink.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)
+        os.close(before)
 
 
 def without_folder(word: str) -> str:

@@ -1,11 +1,10 @@
-"""Processor cores and other facts about the machine that affect speed."""
+"""Cores, threads and devices of the machine."""
 
 import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
@@ -44,20 +43,28 @@ def torch_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
+def to_device(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """Return a tensor on a device.
+
+    A copy to a GPU goes through pinned memory, so that the CPU does not wait for it. A tensor that is pinned already
+    must not be overwritten before the next synchronisation.
+    """
+    if torch.device(device).type == "cuda" and tensor.device.type == "cpu":
+        return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def machine(device: torch.device | str = "cpu") -> dict[str, object]:
     """Describe the operating system, processor, cores, memory, PyTorch threads, and a device."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = (line.split(":")[1].strip() for line in lines if "model name" in line)
     return {
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": next(models, platform.processor()),
         "cores": cores(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "torch_threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device),
         "fast_bfloat16": has_fast_bfloat16(torch.device(device)),
     }
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())

@@ -2,7 +2,6 @@
 
 import ctypes
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,25 +23,18 @@ KEPT = 8 * HEAP_BLOCK
 GROUP = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
 
-LESS_DATA = "a smaller replay_size, batch_size or rollout with --set, or fewer --envs or --actors"
-KEPT_FILES = "Files that were saved before are kept"
 
-
-def keep_freed_memory() -> bool:
+def keep_freed_memory() -> None:
     """Let glibc keep freed blocks instead of returning them to the system after every operation.
 
     The activations of a batch are blocks of some megabytes. By default glibc maps and unmaps each block, and the
     system clears it page by page. On two cores, a DQN batch of 32 then takes 23 ms, and 17.6 ms with this setting.
     Blocks above 32 MiB, such as a checkpoint's copy of the replay buffer, are still returned at once. A `Trimmer`
-    limits the memory that is kept.
-
-    Returns:
-        True if the setting was applied. Other C libraries do not have it and do not need it.
+    limits the memory that is kept. Other C libraries do not have the setting and do not need it.
     """
-    if sys.platform != "linux":
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and bool(mallopt(M_MMAP_THRESHOLD, HEAP_BLOCK) and mallopt(M_TRIM_THRESHOLD, KEPT))
+    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(M_MMAP_THRESHOLD, HEAP_BLOCK)
+        mallopt(M_TRIM_THRESHOLD, KEPT)
 
 
 class Trimmer:
@@ -78,33 +70,21 @@ def free() -> int:
 
 def shortage(error: BaseException) -> Fault | None:
     """Return the message for an error that was raised because memory ran out; None for any other error."""
-    text = str(error)
-    if isinstance(error, torch.OutOfMemoryError):
-        advice = "a smaller batch_size or minibatch with --set, no other programs on this GPU, or --device cpu"
-        return Fault(f"the GPU's memory ran out: {text.split('. ')[0]}. What helps: {advice}. {KEPT_FILES}")
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in text):
-        return Fault(f"memory ran out: {text or 'an allocation failed'}. What helps: {LESS_DATA}. {KEPT_FILES}")
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
+        text = str(error).split(". GPU")[0]  # torch goes on with the state of the GPU
+        return Fault(
+            f"memory ran out: {text or 'an allocation failed'}. What helps: a smaller replay_size, batch_size, "
+            "minibatch or rollout with --set, fewer --envs or --actors, or for a GPU, no other programs on it or "
+            "--device cpu. Files that were saved before are kept"
+        )
     return None
 
 
-def require(subject: str, amount: int, needed: int, advice: Callable[[int], str]) -> None:
-    """Raise UsageError if an allocation does not fit into the free memory.
-
-    Args:
-        subject: start of the error message, such as "a replay buffer of 1,000 steps needs".
-        amount: requested size in the caller's unit, such as 1,000 steps.
-        needed: bytes for that amount.
-        advice: function that returns the last part of the message, given the amount that would fit into 80 % of the
-            free memory.
-    """
-    bytes_free = free()
-    if needed > bytes_free:
-        fitting = int(0.8 * amount * bytes_free / needed)
+def require(steps: int, needed: int) -> None:
+    """Raise UsageError if a replay buffer of this number of agent steps, `needed` bytes, exceeds the free memory."""
+    left = free()
+    if needed > left:
         raise UsageError(
-            f"{subject} {_gigabytes(needed)} GB of memory, and {_gigabytes(bytes_free)} GB are free; "
-            f"{advice(fitting) if fitting else 'make room first'}"
+            f"a replay buffer of {steps:,} steps needs {needed / 1e9:,.1f} GB of memory, and {left / 1e9:,.1f} GB are "
+            f"free; --set replay_size={int(0.8 * steps * left / needed)} would fit"
         )
-
-
-def _gigabytes(number: int) -> str:
-    return f"{number / 1e9:,.0f}" if number >= 100e9 else f"{number / 1e9:.3g}"

@@ -1,4 +1,4 @@
-"""Child side of the link to a parent process: exchange messages, and end when the parent ends."""
+"""Child side of the link to a parent process: end when the parent ends."""
 
 import ctypes
 import os
@@ -6,14 +6,8 @@ import signal
 import sys
 import threading
 from multiprocessing import parent_process
-from multiprocessing.connection import Connection
-from typing import Any
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
-
-
-class ParentGone(KeyboardInterrupt):
-    """The parent process has ended or has closed the connection."""
 
 
 def kill_with_parent() -> None:
@@ -40,19 +34,3 @@ def end_with_learner() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=watch, daemon=True).start()
-
-
-def receive(connection: "Connection[Any, Any]") -> Any:
-    """Return the next message from the parent, or raise ParentGone."""
-    try:
-        return connection.recv()
-    except (EOFError, OSError) as error:
-        raise ParentGone from error
-
-
-def send(connection: "Connection[Any, Any]", message: Any) -> None:
-    """Send a message to the parent, or raise ParentGone."""
-    try:
-        connection.send(message)
-    except OSError as error:
-        raise ParentGone from error

@@ -5,11 +5,10 @@ import os
 import pickle
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
-from typing import Any
+from multiprocessing.process import BaseProcess
 
 import cloudpickle
 import psutil
@@ -21,7 +20,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # they stop a run clea
 
 # Never fork this process itself: a fork of a process that uses PyTorch threads or a GPU can hang. The fork server has
 # only imported modules, so it forks quickly and safely.
-context: Any = multiprocessing.get_context("forkserver")
+context = multiprocessing.get_context("forkserver")
 
 
 def start_server() -> None:
@@ -36,7 +35,7 @@ def start_server() -> None:
         forkserver.ensure_running()
 
 
-def pickled(payload: Any, name: str, advice: str) -> bytes:
+def pickled(payload: object, name: str, advice: str) -> bytes:
     """Pickle an object for another process, which reads it with `pickle.loads`.
 
     If that is impossible, a UsageError gives its name, the reason and the advice, a sentence without a full stop.
@@ -48,73 +47,58 @@ def pickled(payload: Any, name: str, advice: str) -> bytes:
 
 
 class Child:
-    """A child process and the connection to it. `launch` starts it.
+    """A child process and the connection to it.
+
+    Args:
+        name: name of the process in messages.
+        target: function that the process calls with its end of the pipe and `arguments`.
 
     Attributes:
-        name: name of the process in messages.
-        process: the process, or None before `launch`.
-        connection: the parent's end of a pipe, or None before `launch`.
+        process: the process, which `launch` starts.
+        connection: the parent's end of the pipe. Closing it tells the process to end.
     """
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, target: Callable[..., None], *arguments: object):
         self.name = name
-        self.process: Any = None
-        self.connection: Any = None
+        self.connection, self._far_end = context.Pipe()
+        self.process = context.Process(target=target, args=(self._far_end, *arguments), name=name.replace(" ", "-"))
 
-    def launch(self, target: Callable[..., None], *arguments: Any) -> None:
-        """Start a process that calls `target` with its end of the pipe and `arguments`.
-
-        Store this child somewhere before. A signal may interrupt this call after the process has started.
-        """
-        self.connection, far_end = context.Pipe()
-        self.process = context.Process(target=target, args=(far_end, *arguments), name=self.name.replace(" ", "-"))
-        for wait in (0.5, None):
-            try:
-                with signals_blocked():  # in case that the server has died, and a new one is started
-                    self.process.start()
-                break
-            except (OSError, EOFError) as error:
-                if wait is None:
-                    raise Fault(f"{self.name} could not be started: {error!r}") from error
-                time.sleep(wait)  # the server is dying
-        far_end.close()
-
-    def hang_up(self) -> None:
-        """Close the connection, which tells the process to end."""
-        if self.connection is not None:
-            self.connection.close()
+    def launch(self) -> None:
+        """Start the process. A signal may interrupt this call afterwards, so store this child somewhere before."""
+        try:
+            with signals_blocked():  # in case that the server has died, and a new one is started
+                self.process.start()
+        except (OSError, EOFError) as error:
+            raise Fault(f"{self.name} could not be started: {error!r}") from error
+        self._far_end.close()
 
     def end(self, patience: float = 1.0) -> None:
         """Close the connection, so that the process ends by itself, and kill it if it runs after `patience` seconds."""
-        self.hang_up()
-        if self.process is not None and self.process.is_alive():
+        self.connection.close()
+        if self.process.is_alive():
             self.process.join(patience)
         self.kill()
 
     def kill(self) -> None:
         """Kill the process and its own child processes."""
-        if self.process is not None and self.process.is_alive():
+        if self.process.is_alive():
             kill_child(self.process)
 
     def fate(self) -> str:
-        """Describe how the process ended."""
+        """Describe how the process ended, as in "was killed by SIGKILL"."""
         self.process.join(timeout=1)
         code = self.process.exitcode
-        return f"{self} is gone" if code is None else f"{self} {describe_exit(code)}"
-
-    def __str__(self) -> str:
-        return f"{self.name} (process {self.process.pid})"
+        return "is gone" if code is None else describe_exit(code)
 
 
 def describe_exit(code: int) -> str:
     """Describe an exit code, as in "was killed by SIGKILL"."""
     if code >= 0:
         return f"died with exit code {code}"
-    names = {number.value: number.name for number in signal.Signals}
-    return f"was killed by {names.get(-code, f'signal {-code}')}"
+    return f"was killed by {signal.Signals(-code).name}"
 
 
-def kill_child(process: Any) -> None:
+def kill_child(process: BaseProcess) -> None:
     """Kill a started process of `context` and its own child processes, and wait until its death is reported."""
     descendants: list[psutil.Process] = []
     with suppress(psutil.Error):
@@ -155,13 +139,11 @@ def _search_path_of_this_project() -> Iterator[None]:
 
     The current folder may be somebody else's run folder. The server's children get this process's search path.
     """
-    search_path = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-    before = {name: os.environ.get(name) for name in ("PYTHONSAFEPATH", "PYTHONPATH")}
+    before = dict(os.environ)
+    search_path = os.pathsep.join(filter(None, (str(PROJECT), before.get("PYTHONPATH"))))
     os.environ |= {"PYTHONSAFEPATH": "1", "PYTHONPATH": search_path}
     try:
         yield
     finally:
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ |= before

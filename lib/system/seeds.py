@@ -20,7 +20,7 @@ class RandomState:
     def __init__(self, *devices: torch.device):
         self._gpus = [device for device in devices if device.type in ("cuda", "mps")]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         version, words, gauss = random.getstate()
         numpy_state: Any = np.random.get_state(legacy=True)
         name, keys, position, has_gauss, cached = numpy_state
@@ -49,20 +49,15 @@ class RandomState:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Restore the global generators on exit, so that the block does not change the random numbers drawn after it."""
-    random_state = RandomState(*_gpus_in_use())
+    gpus = [torch.device("mps")] if torch.backends.mps.is_available() else []
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        gpus += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    random_state = RandomState(*gpus)
     before = random_state.state_dict()
     try:
         yield
     finally:
         random_state.load_state_dict(before)
-
-
-def _gpus_in_use() -> list[torch.device]:
-    """Return all GPUs whose generators torch.manual_seed would change."""
-    gpus = [torch.device("mps")] if torch.backends.mps.is_available() else []
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        gpus += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    return gpus
 
 
 def seed_everything(seed: int) -> None:
@@ -81,14 +76,6 @@ def tagged_seed(tag: str, *numbers: int) -> int:
     """Hash a purpose and numbers to a 32-bit seed, apart from those of hashed_seed and of other purposes."""
     text = f"{tag} {numbers}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
-
-
-def episode_seed(seed: int, environment: int, episode: int) -> int:
-    """Return the 32-bit seed for the reset at which an episode starts.
-
-    `seed` is that of the run; `environment` and `episode` are indices.
-    """
-    return hashed_seed(seed, environment, episode)
 
 
 def derived_seeds(seed: int, num_envs: int) -> np.ndarray:

@@ -141,8 +141,8 @@ def test_no_process_is_left_after_close_and_environments_are_closed(engine, tmp_
 
 @pytest.mark.parametrize("engine", ["process", on_ray])
 def test_no_process_is_left_after_the_learner_was_killed(engine):
-    learner = processes.Child("learner")
-    learner.launch(fakes.play_and_hang, engine)
+    learner = processes.Child("learner", fakes.play_and_hang, engine)
+    learner.launch()
     pids, children = learner.connection.recv(), psutil.Process(learner.process.pid).children(recursive=True)
     pids |= {child.pid for child in children if not child.name().endswith("Agent")}  # Ray's agents end a minute later
     learner.process.kill()

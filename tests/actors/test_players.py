@@ -20,7 +20,7 @@ from lib.actors.process import ProcessEngine
 from lib.errors import Fault, UsageError
 from lib.experience.interface import Stopped
 from lib.experience.source import ExperienceSourceFirstLast
-from lib.system.seeds import episode_seed
+from lib.system.seeds import hashed_seed
 from oracles import parallel as oracle
 
 pytestmark = pytest.mark.usefixtures("ray_workers_find_the_fakes", "warm_fork_server")
@@ -213,7 +213,7 @@ def test_a_lost_player_starts_new_episodes_and_cycles_go_on_without_it(players_o
     assert len(kept) > len(lost) + 16
     [restart] = [step for step, (before, after) in enumerate(itertools.pairwise(lost)) if (after - before) % 23 != 1]
     assert lost[restart + 1] == 0
-    numbers = {episode_seed(5, 1, number): number for number in range(1000)}
+    numbers = {hashed_seed(5, 1, number): number for number in range(1000)}
     seeds = {episode.trace().seed for episode in source.pop_episodes()}
     ended = {number for seed, number in numbers.items() if seed in seeds}
     assert len(ended) == max(ended)  # all but the one that was lost

@@ -150,7 +150,7 @@ def test_a_batch_that_can_never_be_drawn_is_refused_before_the_first_step(capaci
 def test_a_buffer_that_does_not_fit_into_memory_is_refused_with_a_size_that_does(monkeypatch):
     monkeypatch.setattr(memory, "free", lambda: 10_000_000)
     source = source_of(FrameStack(Counting()))
-    with pytest.raises(UsageError, match=r"replay buffer of 1,000,000 transitions needs 0\.702 GB .* 0\.01 GB are"):
+    with pytest.raises(UsageError, match=r"replay buffer of 1,000,000 steps needs 0\.7 GB .* 0\.0 GB are"):
         ReplayBuffer(source, 1_000_000)
     fitting = int(0.8 * 10_000_000 / 702)
     assert ReplayBuffer(source, fitting).capacity == fitting

@@ -181,7 +181,7 @@ def test_too_few_steps_missing_final_frames_and_missing_memory_are_refused(monke
     with pytest.raises(UsageError, match=r"has 3 for each of 2 environments; .* need at least 5"):
         Ring(6, 2, (1,), stack=4)
     monkeypatch.setattr(memory, "free", lambda: 10**9)
-    with pytest.raises(UsageError, match=r"needs 7\.08 GB .*, and 1 GB are free; --set replay_size=113026 would fit"):
+    with pytest.raises(UsageError, match=r"needs 7\.1 GB .*, and 1\.0 GB are free; --set replay_size=113026 would fit"):
         Ring(10**6, 8, (84, 84))
 
 

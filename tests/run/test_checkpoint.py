@@ -1,10 +1,8 @@
 """Checkpoints: written, rotated, read back and restored."""
 
-import gc
 import math
 import os
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -230,20 +228,3 @@ def test_a_checkpoint_that_does_not_fit_is_reported_in_one_line(content):
     with pytest.raises(UsageError, match="does not fit 'net'") as error:
         restore({"net": nn.Linear(1, 1)}, content)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists the mapped files")
-def test_a_restored_object_may_keep_its_tensors_without_keeping_the_file(tmp_path):
-    class Keeper:
-        def state_dict(self):
-            return {}
-
-        def load_state_dict(self, state):
-            self.kept = state
-
-    keeper = Keeper()
-    save(tmp_path)
-    restore({"net": keeper}, newest(tmp_path))
-    gc.collect()
-    assert torch.equal(keeper.kept["w"], torch.arange(4.0))
-    assert str(tmp_path) not in Path("/proc/self/maps").read_text()

@@ -67,16 +67,16 @@ def test_a_terminal_shows_a_bar_with_goal_speed_and_time_left(watched):
     watched(terminal).play(np.arange(-40, 200) / 20)
     # The mean of the first ten returns is -1.775, that of the last 100 is 7.475. It rises by 0.05 a second.
     last = terminal.getvalue().rpartition("\r")[2]
-    pattern = r" 47%\|.+\| mean of 100: 7\.47, goal 18, 2,000 steps/s, \d+:\d\d:\d\d, ~4 min left *"
+    pattern = r" 47%\|.+\| mean of 100: 7\.47, goal 18, 2,000 steps/s, \d+:\d\d:\d\d, ~0:04:00 left *"
     assert re.fullmatch(pattern, last), last
 
 
 def test_without_a_trend_the_time_to_the_limit_is_shown_and_without_a_goal_the_step(watched):
     lines = watched().play([-21.0] * 40).lines
-    assert any(line.endswith(", limit in ~17 min.") for line in lines)  # at 1,000 steps/s
+    assert any(line.endswith(", limit in ~0:17:00.") for line in lines)  # at 1,000 steps/s
     terminal = io.StringIO()
     watched(terminal, goal=None, step_limit=1000).play([-21.0] * 40)
-    assert re.search(r" 40%\|.*step 400, .*, limit in ~10 s", terminal.getvalue())
+    assert re.search(r" 40%\|.*step 400, .*, limit in ~0:01:00", terminal.getvalue())
 
 
 def test_a_file_has_the_books_line_for_slow_episodes_and_at_most_a_kilobyte_a_minute_for_short_ones(watched):

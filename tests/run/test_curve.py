@@ -1,10 +1,9 @@
 """The learning curve at the end of a run, and titles of pictures."""
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from finished_runs import make_run
-from lib.run.curve import draw_curve, picture_title, rolling_mean, shorten_thousands
+from lib.run.curve import draw_curve, picture_title, rolling_mean
 from lib.run.folder import read_params
 
 
@@ -25,13 +24,3 @@ def test_a_title_names_game_scripts_and_seeds_or_counts_them(tmp_path):
     params = [read_params(run) for run in runs]
     assert picture_title(params[:2], 80) == "PongNoFrameskip-v4 · script_1, script_2 · seeds: 1, 2"
     assert picture_title(params, 80) == "PongNoFrameskip-v4 · 5 scripts · seeds: 5 in all"
-
-
-def test_thousands_are_shortened():
-    figure = Figure()
-    axes = figure.add_subplot()
-    axes.set_xlim(0, 1.5e6)
-    shorten_thousands(axes.xaxis)
-    figure.draw_without_rendering()
-    labels = ["0", "250k", "500k", "750k", "1M", "1.25M", "1.5M"]
-    assert [label.get_text() for label in axes.get_xticklabels()] == labels

@@ -3,12 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 
 from lib import dqn_model
-from lib.envs.masks import MaskedBox
 from lib.experience.ring import Ring
-from lib.run import return_distributions
 from lib.run.return_distributions import ReturnDistributionFigure
 
 SUPPORT = (-2.0, 2.0, 5)
@@ -57,22 +54,6 @@ def test_all_figures_show_the_same_states_also_in_a_resumed_run():
     resumed.load_state_dict(saved)
     resumed()
     assert torch.equal(resumed.states, saved["states"])
-
-
-def test_of_many_actions_the_best_are_drawn_and_invalid_ones_are_empty():
-    space = MaskedBox(spaces.Box(0.0, 1.0, (3,), np.float32), 40)
-    net = dqn_model.DQN(space, 40, support=SUPPORT)
-    states = np.ones((2, 43), np.float32)
-    states[:, 3:30] = 0.0  # 13 valid actions,
-    states[0, 33] = 0.0  # and one less in the first state
-    figure = figures_of(net, states)()
-    columns = 1 + return_distributions.MAX_ACTIONS
-    assert len(figure.axes) == 2 * columns
-    assert figure.axes[0].images[0].get_array().shape == (1, 3)  # the mask is not shown
-    rows = [[axes for axes in figure.axes[row * columns + 1 : (row + 1) * columns] if axes.patches] for row in (0, 1)]
-    assert [len(row) for row in rows] == [12, 13]
-    assert not any("-10000" in axes.get_title() for row in rows for axes in row)
-    assert all(-3.0 < bound < 3.0 for row in rows for axes in row for bound in axes.get_xlim())
 
 
 @pytest.mark.parametrize(("best", "warned"), [(4, True), (2, False)])

@@ -241,7 +241,7 @@ def test_a_damaged_checkpoint_is_renamed_unless_the_resume_is_refused(tmp_path):
     run = train(tmp_path, params={"checkpoint_every": 10}, stop_after=45).run
     newest = run.checkpoints / "step-000000045.pt"
     newest.write_bytes(newest.read_bytes()[:-7])
-    with pytest.raises(UsageError, match="is already at step 40"):
+    with pytest.raises(UsageError, match="would go on at step 42"):
         set_up(tmp_path, resume=run.path, stop_after=20)
     assert newest.exists()
     train(tmp_path, resume=run.path, stop_after=60)
@@ -259,9 +259,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(tmp_path
 @pytest.mark.parametrize(
     ("options", "error", "reason"),
     [
-        ({"save": {"net": {}}}, TypeError, r"save\['net'\] is dict; it has to be the network"),
-        ({"save": None, "init": Path("models/pong")}, UsageError, "--init needs the network, which this script does"),
-        ({"save": None, "evaluate_every": 10}, UsageError, "--evaluate-every needs the network"),
+        ({"save": None, "init": Path("models/pong")}, UsageError, "--init and --evaluate-every need the network"),
         ({"evaluate_every": 9, "params": {"env_name": "fakes:Missing-v0"}}, UsageError, "cannot make"),
         ({"record_every": 9, "params": {"env_name": "fakes:Missing-v0"}}, UsageError, "Missing"),
         ({"init": Path("models/pong")}, UsageError, "the checkpoint does not fit 'net' of this program"),
@@ -299,14 +297,14 @@ def test_plain_sources_and_buffers_of_ptan_run_until_the_game_is_solved(tmp_path
     buffer = ptan.experience.ExperienceReplayBuffer(source, buffer_size=50)
     engine = Engine(lambda engine, batch: {"loss": 1.0, "epsilon": 0.5})
     args, params = RunOptions(runs_dir=tmp_path), dataclasses.replace(SMALL, **GOAL)
-    run = common.setup_ignite(engine, params, source, "book", args=args)
+    common.setup_ignite(engine, params, source, "book", args=args)
     state = engine.run(common.batch_generator(buffer, 10, 4))
     assert state.stopped == "solved"  # type: ignore[attr-defined]
     assert state.metrics["avg_steps"] == pytest.approx(5.0)
-    with pytest.raises(TypeError, match="cannot be saved in a checkpoint"):
-        common.setup_ignite(Engine(lambda *_: None), SMALL, source, "book", args=args, save={"net": Linear(1)})
-    with pytest.raises(UsageError, match="--resume needs the network"):
-        common.setup_ignite(Engine(lambda *_: None), SMALL, source, "book", args=RunOptions(resume=run.path))
+    engine = Engine(lambda engine, batch: {"loss": 1.0})
+    common.setup_ignite(engine, SMALL, source, "book", args=args, save={"net": Linear(1)})
+    with pytest.raises(NotImplementedError, match="a plain PTAN source cannot be saved in a checkpoint"):
+        engine.run(common.batch_generator(buffer, 10, 4))
 
 
 def test_the_iterations_of_a_vector_source_of_ptan_are_counted_and_its_rewards_are_plain_numbers(tmp_path):

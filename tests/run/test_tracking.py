@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lib.run import tracking
-from running import PROJECT, assignments, checkpoint_of, contents, differences, folder, resuming, scalars_of
+from running import assignments, checkpoint_of, differences, folder, scalars_of
 
 PPO = Path("distributed/01_ppo.py")
 SMALL = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=640", "stop_reward=-1", "max_steps=1280")
@@ -82,22 +82,6 @@ def test_a_tracker_gets_scalars_parameters_curve_videos_and_the_final_evaluation
     assert recorded.closed == [0]
 
 
-def test_a_refused_tracker_changes_no_run(ends, refused, monkeypatch, tmp_path):
-    assert ends(PPO, *OPTIONS, "--stop-after", 640, "--runs-dir", tmp_path)[0] == 0
-    path = folder(tmp_path)
-    before = contents(path)
-
-    def refuse(*arguments):
-        raise ValueError("no account\nand more")
-
-    monkeypatch.setitem(tracking.TRACKERS, "wandb", refuse)
-    for start in ((*resuming(path), "--quiet"), (*OPTIONS, "--runs-dir", tmp_path)):
-        message = refused(PPO, *start, "--track", "wandb", "--stop-after", 1280)
-        assert "no account; WANDB_MODE=offline" in message
-        assert folder(tmp_path) == path  # a new run leaves no folder
-    assert contents(path) == before
-
-
 def test_a_tracker_that_fails_is_left_alone(caplog, tmp_path):
     call = Mock(side_effect=ConnectionError("no route"))
     broken = tracking.Tracker("broken", lambda: 0, call, call, call)
@@ -106,10 +90,3 @@ def test_a_tracker_that_fails_is_left_alone(caplog, tmp_path):
     assert call.call_count == 1
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "no route" in caplog.text
-
-
-def test_a_missing_package_is_reported(refused, monkeypatch, tmp_path):
-    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
-    message = refused(PPO, "--track", "mlflow", "--runs-dir", tmp_path)
-    assert f"pip install -e '{PROJECT}[mlflow]'" in message
-    assert list(tmp_path.iterdir()) == []

@@ -27,10 +27,3 @@ def test_setting_the_clock_of_the_day_changes_no_duration(monkeypatch):
 def test_without_proc_the_import_counts_as_the_start(monkeypatch, tmp_path):
     monkeypatch.setattr(clock, "STAT", tmp_path / "missing")
     assert 0.0 < clock.since_process_start() <= time.monotonic() - clock.IMPORTED
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.2, "10 s"), (114, "110 s"), (116, "2 min"), (120 * 60, "2 h"), (48 * 3600, "2 days")]
-)
-def test_an_estimate_is_rounded_to_one_unit(seconds, text):
-    assert clock.format_estimate(seconds) == text

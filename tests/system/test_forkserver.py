@@ -27,9 +27,9 @@ def report(connection):
 
 if __name__ == "__main__":
     start_server()
-    children = [Child(str(number)) for number in range(2)]
+    children = [Child(str(number), report) for number in range(2)]
     for child in children:
-        child.launch(report)
+        child.launch()
     print(json.dumps([child.connection.recv() for child in children]))
 """
 

@@ -7,7 +7,6 @@ import torch
 from lib.system.seeds import (
     RandomState,
     derived_seeds,
-    episode_seed,
     hashed_seed,
     seed_everything,
     tagged_seed,
@@ -77,7 +76,7 @@ def test_only_the_gpu_in_use_is_saved_and_restored(gpus):
 
 
 def test_the_seeds_of_an_evaluation_are_apart_from_those_of_training():
-    training = {episode_seed(seed, env, episode) for seed in range(3) for env in range(20) for episode in range(50)}
+    training = {hashed_seed(seed, env, episode) for seed in range(3) for env in range(20) for episode in range(50)}
     evaluated = {tagged_seed("evaluation", seed, number) for seed in range(30) for number in range(50)}
     assert len(evaluated) == 1500
     assert not training & evaluated

@@ -35,12 +35,3 @@ def test_an_output_replaces_no_file_and_needs_a_folder(refused, tmp_path, tool, 
         assert f"{run / name} exists and would be lost" in refused(tool, run, option, run / name)
     assert f"there is no folder {tmp_path / 'none'}" in refused(tool, run, option, tmp_path / "none" / "file")
     assert contents(run) == before
-
-
-def test_a_terminal_of_80_columns_shows_all_runs_in_lines_that_fit(monkeypatch, answer, tmp_path):
-    runs = [make_run(tmp_path / f"2026-11-20T101{seed}-pong-01_ppo-seed{seed}", seed) for seed in range(1, 10)]
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "80")
-    table = answer(COMPARE, *runs).split("\n01_ppo,")[0]
-    assert max(map(len, table.splitlines())) <= 80
-    assert all(f"01_pp…seed{seed}" in table for seed in range(1, 10))

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from finished_runs import edit_params
 from running import SHOWN, assignments, folder, result_of, trusting
 
 pytestmark = pytest.mark.slow
@@ -46,17 +45,6 @@ def test_the_evaluation_of_a_model_is_not_overwritten(answer, trained_run):
     (trained_run / "evaluation.json").write_text("{}")
     answer(EVALUATE, trained_run, *SHOWN, "--episodes", 1)
     assert (trained_run / "evaluation.json").read_text() == "{}"
-
-
-def test_a_network_of_another_version_or_environment_is_explained(refused, trained_run):
-    def change(params):
-        params["hyperparameters"]["env_name"] = "fakes:Chain-v0"  # whose observations do not fit the network
-        params["sessions"][-1]["commit"] = "abc123+"
-
-    edit_params(trained_run, change)
-    message = refused(EVALUATE, trained_run, *trusting(trained_run))
-    assert "does not fit fakes:Chain-v0: size mismatch" in message
-    assert "whose commit was abc123+" in message
 
 
 def test_greedy_play_that_is_below_training_is_reported_and_sampled_play_is_not_stuck(answer, tmp_path):

@@ -71,19 +71,3 @@ def test_a_window_can_be_resized_and_closed(display):
     with pytest.raises(WindowClosed):
         window.show(frame)
     window.close()
-
-
-@pytest.mark.parametrize(
-    ("display", "facts"),
-    [
-        ("", "neither DISPLAY nor WAYLAND_DISPLAY"),
-        (":77", "no window can be opened: "),
-    ],
-)
-def test_a_missing_display_is_explained(refused, monkeypatch, original_run, display, facts):
-    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
-        monkeypatch.delenv(name, raising=False)
-    if display:
-        monkeypatch.setenv("DISPLAY", display)
-        monkeypatch.setenv("SDL_VIDEODRIVER", "x11")
-    assert facts in refused(PLAY, original_run, *SHOWN)

@@ -1,6 +1,5 @@
 """tools/publish.py, and --init with the model that it makes."""
 
-import errno
 import json
 from pathlib import Path
 
@@ -54,21 +53,6 @@ def test_a_model_holds_the_best_network_and_a_card(answer, refused, model, origi
     assert f"{model} exists; remove it, or give a new folder" in refused(PUBLISH, original_run, model, *SHOWN)
     assert f"Start a new run from its network with --init '{model}'" in refused(PPO, *resuming(model))
     assert contents(model) == before
-
-
-def test_a_full_disk_leaves_no_half_a_model(ends, original_run, tmp_path, monkeypatch):
-    replace = Path.replace
-
-    def fail(temporary, target):
-        if target.name == "README.md":
-            raise OSError(errno.ENOSPC, "No space left on device", str(temporary))
-        replace(temporary, target)
-
-    monkeypatch.setattr(Path, "replace", fail)
-    code, _, errors = ends(PUBLISH, original_run, tmp_path / "model", *SHOWN, "--episodes", 1)
-    assert code == 1
-    assert "No space left on device" in errors
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("script", [BASELINE, pytest.param(PARALLEL, marks=pytest.mark.long), PPO], ids=str)
