@@ -142,8 +142,8 @@ def run(name: str, variants: Sequence[str], seeds: Sequence[int], jobs: int, aga
         results.add(job, figures, curves)
         for saved in measures.folder_of(job).glob("*/checkpoints"):
             shutil.rmtree(saved)  # they are large, and the run will not go on
-        known = {key: value for key, value in figures.items() if value not in (None, "")}
-        tqdm.write(f"{job.variant}, seed {job.seed}: " + ", ".join(f"{key} {value}" for key, value in known.items()))
+        known = ((name, results.as_text(value)) for name, value in figures.items())
+        tqdm.write(f"{job.variant}, seed {job.seed}: " + ", ".join(f"{name} {text}" for name, text in known if text))
 
 
 def list_experiments() -> None:

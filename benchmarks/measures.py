@@ -41,8 +41,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-Curves = Mapping[str, pd.DataFrame]
-Measured = tuple[dict[str, Any], Curves]
+Measured = tuple[dict[str, Any], Mapping[str, pd.DataFrame]]
 Measure = Callable[[results.Job], Measured]
 
 HERE = Path(__file__).parent
@@ -239,7 +238,7 @@ def overestimation(job: results.Job, width: int, games: int = 10) -> Measured:
         rewards: list[float] = []
         over = False
         while not over:
-            scores = agent.policy.scores(np.asarray(state)[None])[0]
+            scores = agent.policy.scores(np.array(state)[None])[0]
             predicted.append(float(scores.max()))
             state, reward, terminated, truncated, _ = env.step(int(scores.argmax()))
             rewards.append(float(reward))

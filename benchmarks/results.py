@@ -25,7 +25,6 @@ CONDITIONS = ("settings", "commit", "machine", "measured")
 POINT = ("curve", "step", "seconds", "value")
 
 Row = dict[str, str]
-Figures = Mapping[str, Any]  # of one measurement, by name
 
 
 class Place(NamedTuple):
@@ -83,18 +82,18 @@ def machines() -> dict[str, Any]:
     return content
 
 
-def add(job: Job, figures: Figures, curves: Mapping[str, pd.DataFrame] | None = None) -> None:
+def add(job: Job, figures: Mapping[str, Any], curves: Mapping[str, pd.DataFrame] | None = None) -> None:
     """Write a measurement, in place of an older one of the same experiment, variant and seed.
 
     Args:
         job: the measurement.
-        figures: its figures.
+        figures: its figures by name.
         curves: its curves by name, with the columns step, seconds and value.
     """
     where = {"settings": job.settings, **job.place._asdict(), "measured": _now()}
-    row = job.key | where | {name: _text(value) for name, value in figures.items()}
+    row = job.key | where | {name: as_text(value) for name, value in figures.items()}
     points = [
-        job.key | {"curve": name} | {column: _text(value) for column, value in point.items()}
+        job.key | {"curve": name} | {column: as_text(value) for column, value in point.items()}
         for name, curve in (curves or {}).items()
         for point in curve.to_dict("records")
     ]
@@ -113,8 +112,10 @@ def _lock() -> FileLock:
 
 def _replace(name: str, columns: Iterable[str], key: Row, new: Iterable[Row]) -> None:
     """Replace the rows of one measurement in a file."""
-    rows = [row for row in rows_of(name) if any(row[column] != value for column, value in key.items())]
-    rows += new
+    old = rows_of(name)
+    is_kept = [any(row[column] != value for column, value in key.items()) for row in old]
+    at = is_kept.index(False) if False in is_kept else len(old)  # in its place, so that git shows what has changed
+    rows = [*old[:at], *new, *(row for row, kept in zip(old[at:], is_kept[at:], strict=True) if kept)]
     header = list(dict.fromkeys([*columns, *(column for row in rows for column in row)]))
     text = io.StringIO()
     writer = csv.DictWriter(text, header, restval="", lineterminator="\n")
@@ -123,7 +124,7 @@ def _replace(name: str, columns: Iterable[str], key: Row, new: Iterable[Row]) ->
     files.write(RESULTS / name, text.getvalue())
 
 
-def _text(value: object) -> str:
+def as_text(value: object) -> str:
     """Return a figure as text: four digits after the point, and nothing for an unknown one."""
     if value is None or value != value:
         return ""
