@@ -17,7 +17,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
-from lib.experience import priority_ring, selectors, stream
+from lib.experience import selectors, stream
+from lib.experience.priority_ring import PrioritisedRing, priorities_from_errors
 from lib.nets import losses
 
 import ptan
@@ -25,12 +26,6 @@ import torch
 from ignite.engine import Engine
 
 NAME = Path(__file__).stem
-
-
-def calc_errors(batch, net, tgt_net):
-    with torch.no_grad():
-        targets = losses.q_targets(batch.returns, batch.discounts, tgt_net(batch.next_states))
-    return losses.select_actions(net(batch.states), batch.actions) - targets
 
 
 def train(params, args):
@@ -43,24 +38,18 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = priority_ring.PrioritisedRing.for_source(
-        exp_source,
-        params.replay_size,
-        gamma=params.gamma,
-        alpha=args.alpha,
-        beta=args.beta,
-        beta_steps=args.beta_steps,
-    )
+    priority = {"alpha": args.alpha, "beta": args.beta, "beta_steps": args.beta_steps}
+    buffer = PrioritisedRing.for_source(exp_source, params.replay_size, gamma=params.gamma, **priority)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
         batch = batch.for_net(args.device)
         optimizer.zero_grad()
-        errors = calc_errors(batch, net, tgt_net.target_model)
+        errors = common.td_errors(batch, net, tgt_net.target_model)
         loss = losses.weighted_mean(losses.td_losses(errors, params.huber), batch.weights)
         loss.backward()
         optimizer.step()
-        buffer.update_priorities(batch.indices, priority_ring.priorities_from_errors(errors))
+        buffer.update_priorities(batch.indices, priorities_from_errors(errors))
         epsilon_tracker.frame(engine.state.iteration * steps)
         if engine.state.iteration * steps % params.target_net_sync < steps:
             tgt_net.sync()

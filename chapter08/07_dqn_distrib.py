@@ -18,7 +18,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
-from lib.experience.held_out import HeldOutStates
 from lib.nets import losses
 from lib.run import return_distributions
 
@@ -30,8 +29,7 @@ NAME = Path(__file__).stem
 
 
 def calc_loss(batch, net, tgt_net):
-    with torch.no_grad():
-        best = tgt_net.predict_best(batch.next_states)
+    best = tgt_net.predict_best(batch.next_states)
     targets = losses.project_distribution(best.exp(), batch.returns, batch.discounts, net.support)
     predicted = losses.select_actions(net.predict(batch.states), batch.actions)
     return losses.kl_divergence(targets, predicted).mean()
@@ -49,7 +47,6 @@ def train(params, args):
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
     buffer = ring.Ring.for_source(exp_source, params.replay_size, gamma=params.gamma)
-    held_out = HeldOutStates(buffer, args.device)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -60,7 +57,7 @@ def train(params, args):
         epsilon_tracker.frame(engine.state.iteration * steps)
         if engine.state.iteration * steps % params.target_net_sync < steps:
             tgt_net.sync()
-        return {"loss": loss.item(), "epsilon": selector.epsilon, "values": lambda: held_out.best_value(net)}
+        return {"loss": loss.item(), "epsilon": selector.epsilon}
 
     engine = Engine(process_batch)
     save = {
@@ -69,7 +66,6 @@ def train(params, args):
         "optimizer": optimizer,
         "epsilon": epsilon_tracker,
         "replay": buffer,
-        "held_out": held_out,
     }
     figures = {"distributions": return_distributions.ReturnDistributionFigure(net, buffer)}
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save, figures=figures)

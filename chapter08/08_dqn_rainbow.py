@@ -19,7 +19,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
-from lib.experience import priority_ring, selectors, stream
+from lib.experience import selectors, stream
+from lib.experience.priority_ring import PrioritisedRing, priorities_from_errors
 from lib.nets import encoders, losses
 from lib.run import return_distributions
 
@@ -32,8 +33,7 @@ PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional"
 
 
 def calc_loss(batch, net, tgt_net, double, huber=False):
-    with torch.no_grad():
-        best = tgt_net.predict_best(batch.next_states, online_net=net if double else None)
+    best = tgt_net.predict_best(batch.next_states, online_net=net if double else None)
     predicted = losses.select_actions(net.predict(batch.states), batch.actions)
     if net.support is None:
         errors = predicted - losses.td_targets(batch.returns, batch.discounts, best)
@@ -49,29 +49,17 @@ def train(params, args):
     params = params.without_epsilon(start=params.epsilon_start) if noisy else params
     envs = vector_env.make_vector_env(params.env_name, args.envs, processes=args.async_envs)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
-    game = params.env_name.rpartition(":")[2]
-    v_max = args.v_max or (2.0 if game.startswith(("Pong", "ALE/Pong")) else 10.0)  # see docs/chapter08.md
-    net = dqn_model.DQN(
-        space,
-        n_actions,
-        dueling=dueling,
-        sigma=args.sigma if noisy else None,
-        support=(-v_max, v_max, 51) if distributional else None,
-        dtype=encoders.fast_dtype(args.device),
-        normalise=args.fast or params.normalise,
-    ).to(args.device)
+    v_max = args.v_max or (2.0 if "Pong" in params.env_name else 10.0)  # see docs/chapter08.md
+    options = {"dueling": dueling, "sigma": args.sigma if noisy else None, "normalise": args.fast or params.normalise}
+    options |= {"support": (-v_max, v_max, 51) if distributional else None, "dtype": encoders.fast_dtype(args.device)}
+    net = dqn_model.DQN(space, n_actions, **options).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = priority_ring.PrioritisedRing.for_source(
-        exp_source,
-        params.replay_size,
-        gamma=params.gamma,
-        n_step=args.n_step if n_step else 1,
-        alpha=0.5 if prioritised else 0.0,
-    )
+    replay = {"n_step": args.n_step if n_step else 1, "alpha": 0.5 if prioritised else 0.0}
+    buffer = PrioritisedRing.for_source(exp_source, params.replay_size, gamma=params.gamma, **replay)
     optimizer = torch.optim.Adam(net.parameter_groups(params.learning_rate), fused=True)
 
     def process_batch(engine, batch):
@@ -80,7 +68,7 @@ def train(params, args):
         loss, errors = calc_loss(batch, net, tgt_net.target_model, double, params.huber)
         loss.backward()
         optimizer.step()
-        buffer.update_priorities(batch.indices, priority_ring.priorities_from_errors(errors))
+        buffer.update_priorities(batch.indices, priorities_from_errors(errors))
         epsilon_tracker.frame(engine.state.iteration * steps)
         if engine.state.iteration * steps % params.target_net_sync < steps:
             tgt_net.sync()

@@ -35,7 +35,7 @@ def train(params, args):
     recording = torch.enable_grad()(net)  # PTAN's agent disables gradients around its call
     agent = ptan.agent.DQNAgent(recording, selector, device=args.device)
     exp_source = source.ExperienceSourceFirstLast(env, agent, gamma=params.gamma, seed=args.seed)
-    buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
+    buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):

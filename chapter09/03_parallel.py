@@ -43,7 +43,7 @@ def train(params, args):
     exp_source = players.Players(
         exp_source, args.players, args.engine, args.patience, args.address, batch_size=batch_size
     )
-    buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
+    buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):

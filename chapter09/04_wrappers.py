@@ -5,13 +5,12 @@ Idea    fetch only the screens that are used, store frames contiguously so that 
         wrappers that only check how an environment is used
 Parent  02_n_envs.py, with other wrappers
 Keeps   exact: all states, rewards, episode ends and learnt weights are the same; with --parallel, statistics as in
-        03_parallel.py; with the book's --stack 2, --noop-max 0 and --max-frames 0, changes the states
+        03_parallel.py
 Paper   Machado et al., Revisiting the Arcade Learning Environment, 2018, https://arxiv.org/abs/1709.06009
 Run     ./04_wrappers.py --cuda --envs 3 --parallel
 Read    DirectAtari in lib/envs/atari.py
 """
 
-import dataclasses
 import sys
 from pathlib import Path
 
@@ -19,7 +18,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.actors import players
-from lib.envs.preprocessing import Preprocessing
 from lib.envs.single_env import make_env
 from lib.experience import replay_buffer, selectors, source
 
@@ -32,8 +30,6 @@ NAME = Path(__file__).stem
 
 def train(params, args):
     steps = params.steps_per_update(args.envs)
-    preprocessing = Preprocessing(args.stack, args.noop_max, args.max_frames)
-    params = dataclasses.replace(params, env_name=preprocessing.add_to(params.env_name))
     envs = [make_env(params.env_name, tweaked=True) for _ in range(args.envs)]
     env = envs[0]
     net = dqn_model.DQN(env.observation_space, env.action_space.n, normalise=params.normalise).to(args.device)
@@ -45,7 +41,7 @@ def train(params, args):
     if args.parallel:
         batch_size = params.batch_size * steps
         exp_source = players.Players(exp_source, 1, args.engine, args.patience, args.address, batch_size=batch_size)
-    buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
+    buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):
@@ -73,11 +69,8 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = cli.parser(__doc__)
+    parser = cli.parser(__doc__, named="envs")
     parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="number of environments")
-    parser.add_argument("--stack", type=cli.positive, default=4, metavar="N", help="frames in a state")
-    parser.add_argument("--noop-max", type=cli.whole, default=30, metavar="N", help="maximum no-ops at the start")
-    parser.add_argument("--max-frames", type=int, choices=(0, 1), default=1, help="1: maximum of two frames; 0: last")
     parser.add_argument("--parallel", action="store_true", help="play in another process; see --engine")
     cli.add_engine_options(parser, "players", "block")
     cli.main(train, parser, NAME)

@@ -17,11 +17,10 @@ from stable_baselines3.common.atari_wrappers import (
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN
 from lib.envs.frames import FrameStack, LazyFrames
-from lib.envs.preprocessing import Preprocessing
 from lib.envs.single_env import make_env
 from lib.errors import UsageError
 
-__all__ = ["LazyFrames", "Preprocessing", "make_atari", "make_env", "wrap_deepmind", "wrap_dqn"]
+__all__ = ["LazyFrames", "make_atari", "make_env", "wrap_deepmind", "wrap_dqn"]
 
 
 class SkipEnv(MaxAndSkipEnv):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import nn
 
 from lib.dqn_model import DQN
 from lib.experience.batch import Batch
-from lib.experience.interface import CheckedReplay, EpsilonGreedy, EpsilonSchedule, ExperienceSource, Replay, Stopped
+from lib.experience.interface import ExperienceSource, Stopped
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters
 from lib.nets import losses
 from lib.run import setup
@@ -20,6 +20,7 @@ from lib.run.folder import RunFolder
 from lib.system import memory
 
 if TYPE_CHECKING:
+    from ptan.actions import EpsilonGreedyActionSelector
     from ptan.experience import ExperienceFirstLast
 
     from lib.book import SEED, Hyperparams, argparser, train_or_tune, tune_params
@@ -45,8 +46,6 @@ GAME_PARAMS = HYPERPARAMS  # the third edition's name
 
 # On import, because a reader's script may call nothing else before it trains.
 memory.keep_freed_memory()
-
-BatchT = TypeVar("BatchT")
 
 
 def __getattr__(name: str) -> Any:
@@ -95,7 +94,7 @@ def _normalise_by_first_batch(engine: Engine, nets: Sequence[DQN]) -> None:
     """Fit the input normalisation of networks to the states that a new run learns from first."""
     batch: Any = engine.state.batch
     for net in nets:
-        net.normalise_by(_tensors(batch, gamma=0.0, device=next(net.parameters()).device)[0])
+        net.normalise_by(on_device(batch, gamma=0.0, device=next(net.parameters()).device).states)
 
 
 def unpack_batch(
@@ -137,33 +136,40 @@ def calc_loss_dqn(
 
     Args:
         batch: transitions.
-        net: network from states (batch, ...) to action values (batch, n_actions).
-        tgt_net: target network of the same shape.
         gamma: discount factor between a state and its last_state. Ignored for a Batch, which holds its own discounts.
         device: device of both networks.
-        no_grad: compute the targets without recording a graph. No gradient flows through the targets, so this only
-            saves time and memory.
         huber: use the Huber loss instead of the squared error.
+        net, tgt_net, no_grad: see `td_errors`.
     """
-    states, actions, rewards, discounts, last_states = _tensors(batch, gamma, device)
-    values = losses.select_actions(net(states), actions)
+    return losses.td_losses(td_errors(on_device(batch, gamma, device), net, tgt_net, no_grad), huber).mean()
+
+
+def td_errors(batch: Batch, net: nn.Module, tgt_net: nn.Module, no_grad: bool = True) -> torch.Tensor:
+    """Return the temporal-difference errors of transitions, (batch,).
+
+    Args:
+        batch: transitions in the layout of networks, on their device.
+        net: network from states (batch, ...) to action values (batch, n_actions).
+        tgt_net: target network of the same shape. No gradient flows through the targets.
+        no_grad: compute the targets without recording a graph, which saves time and memory.
+    """
+    values = losses.select_actions(net(batch.states), batch.actions)
     with torch.no_grad() if no_grad else nullcontext():
-        targets = losses.q_targets(rewards, discounts, tgt_net(last_states))
+        targets = losses.q_targets(batch.returns, batch.discounts, tgt_net(batch.next_states))
     losses.require_batch(values=values, targets=targets)
-    return losses.td_losses(values - targets.detach(), huber).mean()
+    return values - targets.detach()
 
 
-def _tensors(
-    batch: Sequence["ExperienceFirstLast"] | Batch, gamma: float, device: torch.device | str
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return states, actions, rewards, discounts and last_states on a device."""
+def on_device(
+    batch: Sequence["ExperienceFirstLast"] | Batch, gamma: float, device: torch.device | str = "cpu"
+) -> Batch:
+    """Return transitions in the layout of networks on a device; see `calc_loss_dqn` for the arguments."""
     if isinstance(batch, Batch):
-        on_device = batch.for_net(device)
-        return on_device.states, on_device.actions, on_device.returns, on_device.discounts, on_device.next_states
-    states, actions, rewards, dones, last_states = (
-        torch.as_tensor(array, device=device) for array in unpack_batch(batch)
-    )
-    return states, actions, rewards, gamma * (1.0 - dones.float()), last_states
+        return batch.for_net(device)
+    arrays = (torch.as_tensor(array, device=device) for array in unpack_batch(batch))
+    states, actions, rewards, dones, last_states = arrays
+    discounts = gamma * (1.0 - dones.float())
+    return Batch(states, actions, rewards, last_states, discounts, torch.arange(0), torch.ones_like(rewards))
 
 
 class EpsilonTracker:
@@ -174,7 +180,7 @@ class EpsilonTracker:
         params: epsilon_start, epsilon_final and epsilon_frames.
     """
 
-    def __init__(self, selector: EpsilonGreedy, params: EpsilonSchedule):
+    def __init__(self, selector: "EpsilonGreedyActionSelector", params: Hyperparameters):
         self.selector = selector
         self.params = params
         self.frame(0)
@@ -199,23 +205,17 @@ def calc_values_of_states(states: np.ndarray, net: nn.Module, device: torch.devi
     return torch.cat([net(part.to(device)).max(1).values for part in parts]).mean().item()
 
 
-def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps: int = 1) -> Iterator[BatchT]:
+def batch_generator(buffer: Any, initial: int, batch_size: int, steps: int = 1) -> Iterator[Any]:
     """Fill the replay buffer, then alternate between adding steps and yielding a batch until the source ends.
 
     Args:
-        buffer: replay buffer with PTAN's populate and sample.
+        buffer: one of PTAN's replay buffers, or a Ring.
         initial: agent steps to fill the buffer with. A resumed run adds only those that its buffer lacks.
         batch_size: transitions in a batch.
         steps: agent steps between two batches, over all environments.
-
-    Raises:
-        UsageError: before the first step, if a buffer of this project would then be smaller than a batch.
     """
-    missing = max(0, initial - len(buffer))
-    if isinstance(buffer, CheckedReplay):  # not one of PTAN
-        buffer.require(batch_size, missing + steps)
     with suppress(Stopped, StopIteration):
-        buffer.populate(missing)
+        buffer.populate(max(0, initial - len(buffer)))
         while True:
             buffer.populate(steps)
             yield buffer.sample(batch_size)

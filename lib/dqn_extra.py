@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,13 +95,6 @@ class NoisyLinear(noisy.NoisyLinear):
         super().__init__(in_features, out_features, noise, sigma)
 
 
-class NoisyFactorizedLinear(noisy.NoisyLinear):
-    """The second edition's layer with factorised noise; see NoisyLinear. `sigma_zero` is the initial sigma."""
-
-    def __init__(self, in_features: int, out_features: int, sigma_zero: float = 0.4):
-        super().__init__(in_features, out_features, noisy.FACTORISED, sigma_zero)
-
-
 class NoisyDQN(DQN):
     """The book's noisy network, with factorised noise; see DQN for the arguments."""
 
@@ -116,18 +110,11 @@ class NoisyDQN(DQN):
         return [layer.signal_to_noise() for layer in self._noisy_layers]
 
 
-class DuelingDQN(DQN):
-    """The book's dueling network, with 256 hidden units in each stream; see DQN for the arguments."""
-
-    def __init__(self, input_shape: tuple[int, ...], n_actions: int, **options: Any):
-        super().__init__(input_shape, n_actions, **{"dueling": True} | options)
-
-
-class RainbowDQN(NoisyDQN):
-    """The book's Rainbow network: dueling, with noisy layers in both streams as in Hessel et al. (2018)."""
-
-    def __init__(self, input_shape: tuple[int, ...], n_actions: int, **options: Any):
-        super().__init__(input_shape, n_actions, **{"dueling": True} | options)
+# The book's other names of these networks and layers. RainbowDQN has noisy layers in both streams, as in Hessel et al.
+# (2018); the second edition's layer has an initial sigma of 0.4.
+DuelingDQN = partial(DQN, dueling=True)
+RainbowDQN = partial(NoisyDQN, dueling=True)
+NoisyFactorizedLinear = partial(noisy.NoisyLinear, noise=noisy.FACTORISED, sigma=0.4)
 
 
 class DistributionalDQN(DQN):

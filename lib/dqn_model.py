@@ -106,8 +106,9 @@ class DQN(nn.Module):
         means = (predicted.exp() * self.support).sum(dim=-1)
         return mask_invalid(means, predicted[..., 0] != INVALID)
 
+    @torch.no_grad()
     def predict_best(self, states: torch.Tensor, online_net: "DQN | None" = None) -> torch.Tensor:
-        """Return the prediction for the best action of each state, (batch,) or (batch, atoms).
+        """Return the prediction for the best action of each state, (batch,) or (batch, atoms), without gradients.
 
         The action is the best one by the values of `online_net`, as in double Q-learning, or of this network.
         """

@@ -95,16 +95,6 @@ class Slow(Counting):
         return super().step(action)
 
 
-class Simulated(Counting):
-    """Counting whose constructor asks a process of its own."""
-
-    def __init__(self):
-        super().__init__()
-        simulator = multiprocessing.get_context("spawn").Process(target=int)
-        simulator.start()
-        simulator.join()
-
-
 def forked_sleeper():
     """Fork a process that sleeps, and return its id."""
     pid = os.fork()
@@ -112,26 +102,6 @@ def forked_sleeper():
         time.sleep(20)
         os._exit(0)
     return pid
-
-
-class Forking(Counting):
-    """Counting that forks a process at its first step."""
-
-    helper: Any = None
-
-    def step(self, action):
-        self.helper = self.helper or forked_sleeper()
-        return super().step(action)
-
-
-class WaitsForLicence(Counting):
-    """Counting whose constructor prints a line and does not return in the processes of a ProcessVectorEnv."""
-
-    def __init__(self):
-        super().__init__()
-        if multiprocessing.parent_process() is not None:
-            print("waiting for a licence", flush=True)
-            time.sleep(600)
 
 
 class Constructed(Counting):
@@ -144,12 +114,24 @@ class Constructed(Counting):
         Constructed.made += 1
 
 
-class SecondFails(Counting):
-    """Counting whose constructor fails in the second process of a ProcessVectorEnv."""
+class Starting(Counting):
+    """Counting whose constructor does more than others.
 
-    def __init__(self):
+    Args:
+        how: "ask" a process of its own, "wait" without end in the processes of a ProcessVectorEnv after printing a
+            line, or "fail" in the second of these processes.
+    """
+
+    def __init__(self, how):
         super().__init__()
-        if multiprocessing.current_process().name.endswith("-1"):
+        if how == "ask":
+            simulator = multiprocessing.get_context("spawn").Process(target=int)
+            simulator.start()
+            simulator.join()
+        if how == "wait" and multiprocessing.parent_process() is not None:
+            print("waiting for a licence", flush=True)
+            time.sleep(600)
+        if how == "fail" and multiprocessing.current_process().name.endswith("-1"):
             raise RuntimeError("only one game can be open")
 
 
@@ -693,12 +675,9 @@ for environment in (
 ):
     register(environment.__name__, environment)
 register("Catch", Catch, zoom=ZOOM)
-register("Slow", Slow, seconds=0.05)
-register("Forking", Forking)
-register("Simulated", Simulated)
-register("SecondFails", SecondFails)
 register("Constructed", Constructed)
-register("WaitsForLicence", WaitsForLicence)
+for how in ("ask", "wait", "fail"):
+    register(f"Starting-{how}", Starting, how=how)
 for name, game in (
     ("ShortPong", "pong"),  # episodes of 100 steps
     ("ShortAirRaid", "air_raid"),  # its resets press keys for 8 frames

@@ -20,7 +20,6 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from forked import ForkedProcess, ForkServer
-from lib.envs.preprocessing import without_options
 from lib.experience.transitions import unpack
 from lib.run import checkpoint
 from lib.run.folder import read_params
@@ -146,7 +145,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 def trusting(path: Path) -> tuple[str, str]:
     """Return the option with a run's environment, which allows the import of its module."""
-    return "--env-id", without_options(read_params(path)["hyperparameters"]["env_name"])
+    return "--env-id", read_params(path)["hyperparameters"]["env_name"]
 
 
 def resuming(path: Path) -> tuple[object, ...]:
@@ -184,14 +183,15 @@ def checkpoint_of(path: Path) -> dict[str, Any]:
     del content["files"], content["episodes"]["seconds"]
     for place in (content["source"], *content["source"].get("actors", ())):
         place.pop("seconds_per_step", None)
-    if "transitions" in content.get("replay", {}):  # their layout in the file depends on where a run was resumed
-        content["replay"]["transitions"] = [
-            [
-                None if part is None else torch.tensor(np.array(part))
-                for part in (t.state, t.action, t.reward, t.last_state)
+    for place in (content.get("replay", {}), *content["source"].get("blocks", ())):
+        if "transitions" in place:  # their layout in the file depends on where a run was resumed
+            place["transitions"] = [
+                [
+                    None if part is None else torch.tensor(np.array(part))
+                    for part in (t.state, t.action, t.reward, t.last_state)
+                ]
+                for t in unpack(place["transitions"])
             ]
-            for t in unpack(content["replay"]["transitions"])
-        ]
     return content
 
 

@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 
 from lib import dqn_extra
-from lib.envs.masks import MaskedBox
-from lib.nets.masking import INVALID
 from lib.system.seeds import seed_everything
 from oracles import distribution
 
@@ -61,13 +58,6 @@ def test_the_books_noisy_networks_draw_noise_in_every_training_pass(kind):
     assert all(ratio == pytest.approx(1 / (0.1 * 3**0.5), rel=0.2) for ratio in net.noisy_layers_sigma_snr())
     net.eval()
     assert torch.equal(net(IMAGES), net(IMAGES))
-
-
-@pytest.mark.parametrize("kind", [dqn_extra.DuelingDQN, dqn_extra.RainbowDQN])
-def test_the_books_dueling_networks_mask_invalid_actions(kind):
-    net = kind(MaskedBox(spaces.Box(-1.0, 1.0, (3,), np.float32), 2), 2).eval()
-    values = net(torch.tensor([[0.1, 0.2, 0.3, 1.0, 0.0]]))
-    assert values[0, 1] == INVALID < values[0, 0]
 
 
 def test_the_books_noisy_network_may_be_dueling():

@@ -1,15 +1,13 @@
 """The network of 2015, its version that normalises states, and the extensions of chapter 8."""
 
 import copy
-import itertools
 import json
 import math
 
 import pytest
 import torch
 
-from fakes import pong_ring
-from lib import common, dqn_model
+from lib import dqn_model
 from lib.nets import noisy
 
 GENERATOR = torch.Generator().manual_seed(1)
@@ -29,18 +27,6 @@ def seeded():
     torch.manual_seed(0)
 
 
-@pytest.fixture(scope="module")
-def replay():
-    """A ring with steps of Pong."""
-    return pong_ring()
-
-
-@pytest.mark.parametrize("shape", [(84, 84), (1, 4, 84, 84)])
-def test_states_of_other_shapes_are_refused(shape):
-    with pytest.raises(ValueError, match=r"it has to be \(channels, height, width\) or \(numbers,\)"):
-        dqn_model.DQN(shape, 2)
-
-
 @pytest.mark.parametrize("normalise", [False, True])
 def test_a_network_is_normalised_by_the_first_states_that_it_is_given_if_at_all(normalise):
     net = dqn_model.DQN((2, 36, 36), 4, normalise=normalise)
@@ -58,24 +44,6 @@ def test_units_that_differ_are_warned_about_once_for_a_network_and_its_target_ne
     for each in (net, copy.deepcopy(net)):
         each.normalise_by(torch.tensor([[0.0, 0.0], [1.0, 1000.0]]))
     assert caplog.text.count("varies 1,000 times as much") == 1
-
-
-@pytest.mark.parametrize("normalise", [False, True])
-def test_a_high_learning_rate_makes_all_values_equal_unless_states_are_normalised(replay, normalise):
-    """Without normalisation, 07_pong_in_minutes.py lost all differences between states of Pong after some updates."""
-    torch.manual_seed(1)
-    states = replay.sample(64).for_net("cpu").states
-    net = dqn_model.DQN((4, 84, 84), 6, normalise=normalise)
-    if normalise:
-        net.normalise_by(states)
-    optimizer, target = torch.optim.Adam(net.parameters(), lr=2.5e-4), copy.deepcopy(net)
-    for _ in range(15):
-        optimizer.zero_grad()
-        common.calc_loss_dqn(replay.sample(16), net, target, gamma=0.99).backward()
-        optimizer.step()
-    with torch.no_grad():
-        deviation = net(states).std(0).mean().item()
-    assert deviation > 0.02 if normalise else deviation < 0.001
 
 
 def test_an_image_with_channels_last_is_refused():
@@ -185,26 +153,6 @@ def test_the_best_action_is_selected_by_the_network_itself_or_by_another_one(sup
         expected = torch.stack([row[action] for row, action in zip(net.predict(states), actions, strict=True)])
         assert torch.equal(net.predict_best(states, selector), expected)
     assert not torch.equal(net.predict_best(states), net.predict_best(states, other))
-
-
-@pytest.mark.parametrize("learning", [True, False], ids=["learning", "acting"])
-@pytest.mark.parametrize(("noise", "rows"), [("factorised", 1), ("per-state", 5), ("independent", None)])
-def test_rows_share_noise_unless_it_is_per_state_and_layers_and_passes_never_do(monkeypatch, noise, rows, learning):
-    drawn = []
-
-    def recorded(layer, number, draw=noisy.NoisyLinear.draw):
-        drawn.extend(noise := draw(layer, number))
-        return noise
-
-    monkeypatch.setattr(noisy.NoisyLinear, "draw", recorded)
-    net = dqn_model.DQN((3,), 4, dueling=True, sigma=0.5, noise=noise)
-    for _ in range(3):
-        with torch.set_grad_enabled(learning):
-            net(torch.rand(5, 3))
-    assert len(drawn) == 3 * 4 * 2  # passes, layers, and tensors of each
-    assert all(len(noise.unique(dim=0)) == (rows or len(noise)) for noise in drawn)
-    for each, other in itertools.combinations(drawn, 2):
-        assert each.shape != other.shape or not (each == other).any()
 
 
 def test_a_bfloat16_network_is_close_to_float32_and_returns_float32():

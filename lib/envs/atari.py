@@ -25,9 +25,9 @@ ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
 gym.register_envs(ale_py)
 
 
-def preprocess(env: gym.Env, noop_max: int = NOOP_MAX) -> gym.Env:
+def preprocess(env: gym.Env) -> gym.Env:
     """Wrap an Atari game with frame skip 1 in gymnasium's preprocessing; observations are (84, 84) uint8."""
-    env = AtariPreprocessing(env, noop_max=noop_max, frame_skip=FRAME_SKIP, screen_size=SCREEN)
+    env = AtariPreprocessing(env, noop_max=NOOP_MAX, frame_skip=FRAME_SKIP, screen_size=SCREEN)
     return ClipReward(RecordEpisodeStatistics(env), -1.0, 1.0)
 
 
@@ -35,23 +35,18 @@ class DirectAtari(gym.Wrapper):
     """Faster version of `preprocess`: one wrapper that calls the emulator directly.
 
     AtariEnv fetches a colour screen after every frame, but only grey screens are used. This wrapper bypasses it and
-    gymnasium's checking wrappers. With its defaults, observations, rewards and episode ends are those of `preprocess`.
-    The infos contain only the episode statistics: the return before rewards are clipped, and the length.
+    gymnasium's checking wrappers. Observations, rewards and episode ends are those of `preprocess`. The infos contain
+    only the episode statistics: the return before rewards are clipped, and the length.
 
     Args:
         env: AtariEnv with frame skip 1, wrapped or not.
-        noop_max: maximum number of no-op actions at the start of an episode; 0 for none.
-        max_frames: observe the maximum of the last two frames of a step, because some games draw their objects on every
-            second frame.
 
     Attributes:
         episode_returns, episode_lengths: unclipped return, and agent steps, of the episode so far.
     """
 
-    def __init__(self, env: gym.Env, noop_max: int = NOOP_MAX, max_frames: bool = True):
+    def __init__(self, env: gym.Env):
         super().__init__(env.unwrapped)
-        self.noop_max = noop_max
-        self.max_frames = max_frames
         colour: Any = self.unwrapped.observation_space
         self.observation_space = spaces.Box(0, 255, (SCREEN, SCREEN), np.uint8)
         self._screen, self._previous_screen = np.zeros((2, *colour.shape[:2]), np.uint8)
@@ -60,7 +55,7 @@ class DirectAtari(gym.Wrapper):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         self.env.reset(seed=seed, options=options)
-        for _ in range(self.unwrapped.np_random.integers(1, self.noop_max + 1) if self.noop_max else 0):
+        for _ in range(self.unwrapped.np_random.integers(1, NOOP_MAX + 1)):
             _, _, terminated, truncated, _ = self.env.step(0)
             if terminated or truncated:
                 self.env.reset(seed=seed, options=options)
@@ -81,7 +76,7 @@ class DirectAtari(gym.Wrapper):
             terminated, truncated = ale.game_over(with_truncation=False), ale.game_truncated()
             if terminated or truncated:
                 break  # AtariPreprocessing does not fetch this frame either
-            if frame == FRAME_SKIP - 2 and self.max_frames:
+            if frame == FRAME_SKIP - 2:
                 ale.getScreenGrayscale(self._previous_screen)
             elif frame == FRAME_SKIP - 1:
                 ale.getScreenGrayscale(self._screen)
@@ -93,8 +88,8 @@ class DirectAtari(gym.Wrapper):
         return self._observation(), max(-1.0, min(1.0, reward)), terminated, truncated, info
 
     def _observation(self) -> np.ndarray:
-        if self.max_frames:
-            np.maximum(self._screen, self._previous_screen, out=self._screen)
+        # The maximum of the last two frames of a step, because some games draw their objects on every second frame.
+        np.maximum(self._screen, self._previous_screen, out=self._screen)
         observation: np.ndarray = cv2.resize(self._screen, (SCREEN, SCREEN), interpolation=cv2.INTER_AREA)
         return observation
 
@@ -112,20 +107,12 @@ class _FixedNoOps:
 def reset_with_no_ops(env: gym.Env, no_ops: int) -> Any:
     """Reset an Atari game without a seed, and start the episode with a given number of no-op actions.
 
-    The number stays fixed for later resets, until one of them has a seed. A game without no-ops gets them, too. The
-    first observation of the episode is returned.
+    The number stays fixed for later resets, until one of them has a seed. The first observation of the episode is
+    returned.
     """
     emulator: Any = env.unwrapped
     emulator.np_random = _FixedNoOps(no_ops)
-    allow_no_ops(env)
     return env.reset()[0]
-
-
-def allow_no_ops(env: gym.Env) -> None:
-    """Start the episodes of an Atari game with no-ops, also if it was made without them."""
-    for wrapper in wrappers(env):
-        if isinstance(wrapper, AtariPreprocessing | DirectAtari):
-            wrapper.noop_max = NOOP_MAX
 
 
 def statistics_wrapper(env: gym.Env) -> RecordEpisodeStatistics | DirectAtari | None:

@@ -4,7 +4,8 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, Protocol, SupportsFloat, TypeVar
+from typing import Any, ClassVar, Protocol, SupportsFloat
+from weakref import WeakSet
 
 import gymnasium as gym
 import numpy as np
@@ -15,28 +16,31 @@ from lib.errors import CallInterrupted, EnvironmentFailed, Fault, UsageError
 # Errors of an environment that lib.cli would take for this program's own.
 MISLEADING = (OSError, MemoryError, SystemExit)
 
-Result = TypeVar("Result")
-
 log = logging.getLogger(__name__)
 
 
-def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
-    """Call code of an environment. Its errors get the environment's name, which `describe` returns, as a note.
+class Guard:
+    """Context that runs code of an environment. Errors get the environment's name, which `describe` returns, as a note.
 
     Raises:
         EnvironmentFailed: in place of an error that could be mistaken for this program's own.
         UsageError: if the code needs a package that is not installed.
     """
-    try:
-        return call()
-    except gym.error.DependencyNotInstalled as error:
-        raise UsageError(f"{describe()} needs another package: {error}") from error
-    except MISLEADING as error:
-        raise EnvironmentFailed(f"{describe()}: it raised {error!r}") from error
-    except Exception as error:
-        if isinstance(error, CallInterrupted) or not isinstance(error, Fault | UsageError):
-            error.add_note(f"Raised by {describe()}")
-        raise
+
+    def __init__(self, describe: Callable[[], str]):
+        self._describe = describe
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, gym.error.DependencyNotInstalled):
+            raise UsageError(f"{self._describe()} needs another package: {error}") from error
+        if isinstance(error, MISLEADING):
+            raise EnvironmentFailed(f"{self._describe()}: it raised {error!r}") from error
+        is_known = isinstance(error, Fault | UsageError) and not isinstance(error, CallInterrupted)
+        if isinstance(error, Exception) and not is_known:
+            error.add_note(f"Raised by {self._describe()}")
 
 
 def describe(env: gym.Env) -> str:
@@ -65,17 +69,16 @@ class CheckedEnv(gym.Wrapper):
         Fault: by `reset` and `step`, if an observation or a reward is wrong.
 
     Attributes:
-        opened: environments that `closing` has to close, or None outside of it.
+        opened: environments that are not closed yet.
     """
 
-    opened: ClassVar["list[CheckedEnv] | None"] = None
+    opened: ClassVar["WeakSet[CheckedEnv]"] = WeakSet()
 
     def __init__(self, env: gym.Env, env_id: str):
         super().__init__(env)
-        self.observation_space = env.observation_space  # fixed, even if the environment replaces its own
-        if CheckedEnv.opened is not None:
-            CheckedEnv.opened.append(self)
+        self.opened.add(self)
         self._env_id = env_id
+        self._guard = Guard(self.describe)
         self._seed: int | None = None
         self._episode = 0  # since the reset with that seed
         self._step = 0
@@ -84,34 +87,29 @@ class CheckedEnv(gym.Wrapper):
         if seed is not None:
             self._seed, self._episode = seed, 0
         self._episode, self._step = self._episode + 1, 0
-
-        def reset() -> tuple[Any, dict[str, Any]]:
+        with self._guard:
             observation, info = self.env.reset(seed=seed, options=options)
             return self._checked(observation, self.observation_space), info
-
-        return guarded(self.describe, reset)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         self._step += 1
         if isinstance(self.action_space, spaces.Discrete):
             action = int(action)  # some environments compare types; NASim does
-
-        def step() -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        with self._guard:
             observation, reward, terminated, truncated, info = self.env.step(action)
             observation, number = self._checked(observation, self.observation_space), float(reward)
             if not math.isfinite(number):
                 raise self._fault(f"reward is {number}; it has to be finite")
             return observation, number, bool(terminated), bool(truncated), info
 
-        return guarded(self.describe, step)
-
     def render(self) -> Any:
-        return guarded(self.describe, self.env.render)
+        with self._guard:
+            return self.env.render()
 
     def close(self) -> None:
-        if CheckedEnv.opened is not None and self in CheckedEnv.opened:
-            CheckedEnv.opened.remove(self)
-        guarded(self.describe, self.env.close)
+        self.opened.discard(self)
+        with self._guard:
+            self.env.close()
 
     def _checked(self, observation: Any, space: spaces.Space[Any], place: str = "") -> Any:
         """Return a copy of an observation with the space's data types. `place` is an entry, such as "['position']"."""
@@ -161,12 +159,11 @@ class CheckedEnv(gym.Wrapper):
 @contextlib.contextmanager
 def closing() -> Iterator[None]:
     """Close all environments that were made in this context and are still open, so that they end their processes."""
-    opened = CheckedEnv.opened = []
+    before = set(CheckedEnv.opened)
     try:
         yield
     finally:
-        close_all(opened[:])
-        CheckedEnv.opened = None
+        close_all(set(CheckedEnv.opened) - before)
 
 
 class Closable(Protocol):

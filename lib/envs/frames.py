@@ -9,70 +9,74 @@ from gymnasium import spaces
 
 from lib.envs.checked_env import wrappers
 from lib.envs.masks import MaskedBox
-from lib.errors import UsageError
 
 
 class LazyFrames:
-    """The last k frames, a view of the frames that an environment has shown one after the other.
+    """A state: the last frames, as a view of the frames that an environment has shown one after the other.
 
-    Successive states share k - 1 frames, so a replay buffer of LazyFrames stores each frame once. For 100,000 states of
+    Successive states share frames, so a replay buffer of LazyFrames stores each frame once. For 100,000 states of
     4 x 84 x 84 bytes that takes 0.7 GB instead of 2.8 GB.
 
     Args:
-        strip: successive frames, (frames, ...). An array is not copied.
-        end: row after the last frame of the state; None for the end of the strip.
-        size: number of frames k; None for all rows up to `end`.
+        strip: successive frames, (frames, ...).
+        end: row after the last frame of the state.
+        size: number of frames in the state; 0 if the state is a frame itself, without an axis for a stack.
 
     Attributes:
-        strip: see Args.
-        start, end: rows of the state in the strip.
+        strip, end, size: see Args.
+        start: row of the state's first frame.
     """
 
     # Two numbers instead of a slice of the array, because a slice would be a small block of memory for each state.
     # Long-lived small blocks between the learner's large ones keep glibc from reusing memory (glibc bug 14581).
-    __slots__ = ("end", "start", "strip")
+    __slots__ = ("end", "size", "strip")
 
-    def __init__(self, strip: np.ndarray | Sequence[np.ndarray], end: int | None = None, size: int | None = None):
-        self.strip = np.asarray(strip)
-        self.end = len(self.strip) if end is None else end
-        self.start = 0 if size is None else self.end - size
+    def __init__(self, strip: np.ndarray, end: int, size: int):
+        self.strip = strip
+        self.end = end
+        self.size = size
+
+    @property
+    def start(self) -> int:
+        return self.end - max(self.size, 1)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (len(self), *self.strip.shape[1:])
+        return (self.size, *self.strip.shape[1:]) if self.size else self.strip.shape[1:]
 
     @property
     def dtype(self) -> np.dtype:
         return self.strip.dtype
 
     def __len__(self) -> int:
-        return self.end - self.start
+        return self.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
         return np.asarray(self)[index]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Return the frames as one array: a read-only view, because other states share them, or a copy."""
-        frames = self.strip[self.start : self.end]
+        """Return the state as one array: a read-only view, because other states share its frames, or a copy."""
+        frames = self.strip[self.start : self.end] if self.size else self.strip[self.start]
         frames.flags.writeable = False
         return np.array(frames, dtype, copy=copy)
-
-    def __reduce__(self) -> tuple[type["LazyFrames"], tuple[np.ndarray]]:
-        return LazyFrames, (np.array(self),)  # pickle would copy the whole strip
 
 
 class FrameStrip:
     """Memory in which the frames of one environment's successive states lie one after the other.
 
     Args:
-        size: number of frames in a state.
+        size: see LazyFrames.
+
+    Attributes:
+        frames: number of frames in a state.
     """
 
     ROWS = 256  # frames in one block of memory, which is freed together with the last state that refers to it
 
     def __init__(self, size: int):
+        self.frames = max(size, 1)
         self._size = size
-        self._strip = np.empty(0)
+        self._strip = np.zeros(0)
         self._end = 0  # row after the last frame in the strip
 
     def start(self, frames: Sequence[np.ndarray] | np.ndarray) -> LazyFrames:
@@ -84,8 +88,8 @@ class FrameStrip:
     def append(self, frame: np.ndarray) -> LazyFrames:
         """Return the state whose newest frame this is. The frame is copied."""
         if self._end == len(self._strip):
-            last = self._strip[self._end - self._size + 1 :] if self._end else np.empty((0, *frame.shape), frame.dtype)
-            self._strip = np.empty((self.ROWS, *frame.shape), frame.dtype)
+            last = self._strip[self._end - self.frames + 1 :] if self._end else np.empty((0, *frame.shape), frame.dtype)
+            self._strip = np.zeros((self.ROWS, *frame.shape), frame.dtype)  # checkpoints hold it as a whole
             self._strip[: len(last)] = last
             self._end = len(last)
         self._strip[self._end] = frame
@@ -111,8 +115,6 @@ class FrameStack(gym.Wrapper):
 
     def __init__(self, env: gym.Env, size: int = 4):
         super().__init__(env)
-        if size < 1:
-            raise UsageError(f"a stack of {size} frames was asked for; it has to have at least one")
         space = env.observation_space
         assert isinstance(space, spaces.Box)
         frame = space.plain if isinstance(space, MaskedBox) else space
@@ -133,15 +135,3 @@ class FrameStack(gym.Wrapper):
     def step(self, action: Any) -> tuple[LazyFrames, SupportsFloat, bool, bool, dict[str, Any]]:
         frame, reward, terminated, truncated, info = self.env.step(action)
         return self._frames.append(frame), reward, terminated, truncated, info
-
-
-def frame_layout(space: spaces.Space[Any], stacked: bool) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
-    """Return the number of frames in a state, the shape of a frame, and its data type.
-
-    Args:
-        space: space of the states.
-        stacked: whether a state is a stack of frames; otherwise it is a frame itself.
-    """
-    assert space.shape is not None
-    assert space.dtype is not None
-    return (space.shape[0], space.shape[1:], space.dtype) if stacked else (1, space.shape, space.dtype)

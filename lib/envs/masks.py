@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lib.envs.checked_env import describe, guarded
+from lib.envs.checked_env import Guard, describe
 from lib.errors import Fault
 
 INFO_KEY = "action_mask"  # name of the mask in the infos
@@ -103,7 +103,8 @@ class TakeMask(gym.Wrapper):
         """Set `mask`, and return the observation without it."""
         mask = observation[INFO_KEY] if self._entries else info.get(INFO_KEY)
         if self._has_method:
-            mask = guarded(lambda: describe(self.env), self.env.get_wrapper_attr(METHOD_NAME))
+            with Guard(lambda: describe(self.env)):
+                mask = self.env.get_wrapper_attr(METHOD_NAME)()
         if (mask is not None) != self.masked:
             raise Fault(
                 f"{describe(self.env)} reports info[{INFO_KEY!r}] at some resets and steps only; "

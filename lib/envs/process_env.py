@@ -11,11 +11,10 @@ from multiprocessing import connection
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
-from lib.errors import CallInterrupted, EnvironmentFailed, Fault, UsageError
+from lib.errors import EnvironmentFailed, Fault, UsageError
 from lib.system import processes
 from lib.system.log import start_console
 from lib.system.parent import end_with_learner
@@ -42,8 +41,6 @@ class ProcessVectorEnv(AsyncVectorEnv):
         # gymnasium sets these while or after the processes start, and `close` may come before.
         self.parent_pipes, self.processes, self._state = [], [], AsyncState.DEFAULT
         self._env_id = env_id
-        self._awaited = 0  # index of the environment that the parent waits for
-        self._seeds: list[int | None] = [None] * num_envs  # seeds of the newest seeded resets
         made = [first]
 
         def make_once() -> gym.Env:
@@ -52,7 +49,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
 
         processes.start_server()
         try:
-            with processes.signals_blocked(), self._named():
+            with processes.signals_blocked(), self._dead_named():
                 super().__init__(
                     [make_once] * num_envs,
                     context="forkserver",
@@ -65,47 +62,27 @@ class ProcessVectorEnv(AsyncVectorEnv):
             raise
         atexit.register(self.close)  # before multiprocessing waits for its processes
 
-    def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        seeds = [seed + index for index in range(self.num_envs)] if isinstance(seed, int) else seed
-        if seeds is not None:
-            for index in np.flatnonzero((options or {}).get("reset_mask", np.ones(self.num_envs))):
-                self._seeds[index] = seeds[index]
-        with self._named():
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        with self._dead_named():
             return super().reset(seed=seed, options=options)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        with self._named():
+        with self._dead_named():
             return super().step(actions)
 
     def set_attr(self, name: str, values: Any) -> None:
-        with self._named():
+        with self._dead_named():
             super().set_attr(name, values)
 
     def _check_spaces(self) -> None:
         with processes.signals_unblocked():  # a constructor may hang
             super()._check_spaces()  # type: ignore[no-untyped-call]
 
-    def _poll_pipe_envs(self, timeout: float | None = None) -> bool:
-        """Wait for the answers one after the other, so that a process that hangs or dies can be named."""
-        for index, (pipe, process) in enumerate(zip(self.parent_pipes, self.processes, strict=True)):
-            self._awaited = index
-            ready = connection.wait([pipe, process.sentinel], timeout)
-            if ready and pipe not in ready:  # a process that the environment started may keep the pipe open
-                raise EOFError
-            if not ready:
-                return False
-        return True
-
     @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Name the environment whose process hangs or dies in a call."""
+    def _dead_named(self) -> Iterator[None]:
+        """Name the environment whose process has died in a call."""
         try:
             yield
-        except CallInterrupted as error:
-            error.add_note(f"Raised by {self._name(self._awaited)}")
-            raise
         except (EOFError, ConnectionError) as error:
             started = [process for process in self.processes if process.pid is not None]
             connection.wait([process.sentinel for process in started], PATIENCE)
@@ -119,7 +96,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
             ) from error
 
     def _name(self, index: int) -> str:
-        return f"environment {index} of {self._env_id} (last seed {self._seeds[index]})"
+        return f"environment {index} of {self._env_id}"
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         if all(successes):

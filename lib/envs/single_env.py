@@ -9,21 +9,14 @@ from typing import Any, cast
 import gymnasium as gym
 from gymnasium import spaces
 from gymnasium.envs import registration
-from gymnasium.wrappers import (
-    AtariPreprocessing,
-    MaxAndSkipObservation,
-    RecordEpisodeStatistics,
-    ResizeObservation,
-    TransformAction,
-)
+from gymnasium.wrappers import RecordEpisodeStatistics, ResizeObservation, TransformAction
 
 from lib.envs import observations
 from lib.envs.atari import FRAME_SKIP, SCREEN, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
-from lib.envs.checked_env import CheckedEnv, guarded, wrappers
+from lib.envs.checked_env import CheckedEnv, Guard, wrappers
 from lib.envs.frames import FrameStack
 from lib.envs.masks import AppendMask, TakeMask
 from lib.envs.observations import ObservationKind
-from lib.envs.preprocessing import Preprocessing, without_options
 from lib.errors import UsageError
 from lib.system.files import PROJECT
 from lib.system.seeds import undisturbed
@@ -46,8 +39,7 @@ def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None)
     """Make one environment. For a vector environment, use vector_env.make_vector_env.
 
     Args:
-        env_id: id registered with gymnasium; "package.module:Id" imports the module first. The id of an Atari game may
-            end in options of its preprocessing; see preprocessing.
+        env_id: id registered with gymnasium; "package.module:Id" imports the module first.
         tweaked: play an Atari game by DirectAtari, which is faster and gives the same states, rewards and episode ends.
         render_mode: render mode of gymnasium; None for no rendering.
 
@@ -76,8 +68,6 @@ def wrapped(env: gym.Env, env_id: str, tweaked: bool = False, masked: bool | Non
     """
     if is_atari(env):
         return cast(DiscreteEnv, _wrapped_game(env, env_id, tweaked))
-    if env_id != without_options(env_id):
-        raise UsageError(f"{env_id!r} has options of Atari's preprocessing, but is not an Atari game; leave them out")
     env = CheckedEnv(env, env_id)
     if not isinstance(env.action_space, spaces.Discrete):
         raise UsageError(
@@ -102,26 +92,16 @@ def wrapped(env: gym.Env, env_id: str, tweaked: bool = False, masked: bool | Non
 
 
 def _wrapped_game(env: gym.Env, env_id: str, tweaked: bool) -> gym.Env:
-    if len(env.unwrapped.observation_space.shape or ()) == 1:
-        raise UsageError(f"{env_id} shows the emulator's memory, not its screen; register it without obs_type='ram'")
-    options = Preprocessing.of(env_id)
-    direct = has_only_checking_wrappers(env)
-    changes_states = any(
-        isinstance(each, gym.ObservationWrapper | AtariPreprocessing | MaxAndSkipObservation)
-        or each.observation_space != each.env.observation_space
+    if any(
+        isinstance(each, gym.ObservationWrapper) or each.observation_space != each.env.observation_space
         for each in wrappers(env)
-    )
-    if changes_states or not (direct or options.max_frames):
+    ):
         raise UsageError(
             f"{env_id} is registered with wrappers that have no effect here: {env}. States are made from the "
             "emulator's screen; register it without them"
         )
-    if direct and (tweaked or not options.max_frames):
-        env = DirectAtari(env, options.noop_max, max_frames=bool(options.max_frames))
-    else:
-        env = preprocess(TakeMask(env), options.noop_max)
-    stacked = FrameStack(env, options.stack)
-    return observations.noted(stacked, f"Atari's preprocessing of lib/envs/atari.py; the last {options.stack} frames")
+    env = DirectAtari(env) if tweaked and has_only_checking_wrappers(env) else preprocess(TakeMask(env))
+    return observations.noted(FrameStack(env), "Atari's preprocessing of lib/envs/atari.py; the last 4 frames")
 
 
 class ActionsFromZero(TransformAction):
@@ -155,7 +135,7 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
 
     Raises:
         UsageError: if the id is unknown, its module or another package is missing, or it does not have the render mode.
-            Errors of its constructor name it; see checked_env.guarded.
+            Errors of its constructor name it; see checked_env.Guard.
     """
     _import_module_of(env_id)
     options: dict[str, Any] = {}
@@ -183,20 +163,19 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
 
 def _make(env_id: str, options: dict[str, Any]) -> gym.Env:
     try:
-        return guarded(lambda: f"{env_id} (in its constructor)", lambda: gym.make(without_options(env_id), **options))
+        with Guard(lambda: f"{env_id} (in its constructor)"):
+            return gym.make(env_id, **options)
     except gym.error.Error as error:
         text = f"cannot make the environment {env_id!r}: {error}"
         if isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound):
-            advice = (
-                "It has to be registered with gymnasium; --env-id your_package:YourGame-v0 imports your_package first"
-            )
-            text = text.rstrip(".") + (_file_of(module_of(env_id)) if module_of(env_id) else f". {advice}")
+            text += " Its module has to register it; --env-id your_package:YourGame-v0 imports your_package first"
         raise UsageError(text) from error
     except ModuleNotFoundError as error:
         raise UsageError(f"{env_id!r} needs a package that is missing: {error}. Install it") from error
     except TypeError as error:
-        if unknown := [name for name in options if f"argument '{name}'" in str(error)]:
-            raise UsageError(f"{env_id!r} cannot be made with {unknown[0]}={options[unknown[0]]!r}: {error}") from error
+        if "argument 'render_mode'" in str(error):
+            mode = options["render_mode"]
+            raise UsageError(f"{env_id!r} cannot be made with render_mode={mode!r}: {error}") from error
         raise
 
 
@@ -208,7 +187,7 @@ def reward_threshold(env_id: str) -> float | None:
     """
     _import_module_of(env_id)
     try:
-        namespace, name, version = registration.parse_env_id(without_options(env_id).rpartition(":")[2])
+        namespace, name, version = registration.parse_env_id(env_id.rpartition(":")[2])
         if version is None:  # gym.make takes the newest one
             version = registration.find_highest_version(namespace, name)
         threshold = gym.spec(registration.get_env_id(namespace, name, version)).reward_threshold
@@ -235,15 +214,8 @@ def _import_module_of(env_id: str) -> None:
     sys.path += [folder for folder in (os.getcwd(), str(PROJECT)) if folder not in sys.path]
     name = f"the module {module!r} of {env_id!r}"
     try:
-        guarded(lambda: name, lambda: importlib.import_module(module))
+        with Guard(lambda: name):
+            importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{name} fails to import: {error}. It has to be installed or in the current folder"
-            f"{_file_of(module.partition('.')[0])}"
-        ) from error
-
-
-def _file_of(module: str) -> str:
-    """Return where an imported module was found, as "; 'examples' was found at ...", or "" if it was not."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return "" if file is None else f"; {module!r} was found at {file}. If yours is another one, rename it"
+        advice = "It has to be installed or in the current folder, under a name that no other module has"
+        raise UsageError(f"{name} fails to import: {error}. {advice}") from error

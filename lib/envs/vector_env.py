@@ -22,22 +22,14 @@ from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics, Trans
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, has_only_checking_wrappers, is_atari
 from lib.envs.masks import MaskedBox
-from lib.envs.preprocessing import without_options
 from lib.envs.single_env import ActionSpace, make_plain_env, wrapped
 from lib.errors import UsageError
 from lib.system.seeds import derived_seeds
 
 STACK = 4  # frames in a state of an Atari game
 
-# The arguments with which ale_py registers games. A native environment takes all of them except frameskip, which
-# make_plain_env sets.
-NATIVE_ARGUMENTS = (
-    "game",
-    "repeat_action_probability",
-    "full_action_space",
-    "frameskip",
-    "max_num_frames_per_episode",
-)
+# The arguments with which ale_py registers games, except frameskip, which make_plain_env sets.
+NATIVE_ARGUMENTS = ("game", "repeat_action_probability", "full_action_space", "max_num_frames_per_episode")
 
 
 class DiscreteVectorEnv(VectorEnv[Any, Any, Any]):
@@ -81,11 +73,6 @@ def make_vector_env(
         raise UsageError(f"{env_id} is an Atari game, whose native threads are faster; leave --async-envs out")
     if native:
         first.close()
-        if env_id != without_options(env_id):
-            raise UsageError(
-                f"{env_id!r}: native environments always use the default preprocessing; 04_wrappers.py has options "
-                "for it"
-            )
         envs = RecordEpisodeStatistics(NativeAtari(_registered_arguments(first, env_id), num_envs, threads))
         return cast(DiscreteVectorEnv, ClipReward(envs, -1.0, 1.0))
     env = Pausable(wrapped(first, env_id))
@@ -119,11 +106,6 @@ def is_native(envs: VectorEnv) -> bool:
     return isinstance(envs.unwrapped, AtariVectorEnv)
 
 
-def is_lost_after_error(envs: VectorEnv) -> bool:
-    """Return whether an environment that has raised an error cannot be reset, because its process has ended."""
-    return isinstance(envs.unwrapped, AsyncVectorEnv)
-
-
 def pause(envs: VectorEnv, which: np.ndarray) -> None:
     """Let environments ignore their actions until they are reset. Native ones cannot; they are stepped nevertheless.
 
@@ -137,9 +119,9 @@ def pause(envs: VectorEnv, which: np.ndarray) -> None:
 
 def _registered_arguments(env: gym.Env, env_id: str) -> Mapping[str, Any]:
     """Return the arguments with which an Atari game was registered, if native environments support them."""
-    arguments = {} if env.spec is None else env.spec.kwargs
-    as_registered = set(arguments) == set(NATIVE_ARGUMENTS) and None not in arguments.values()
-    if not as_registered or not has_only_checking_wrappers(env):
+    assert env.spec is not None
+    arguments = env.spec.kwargs
+    if arguments.keys() != {*NATIVE_ARGUMENTS, "frameskip"} or not has_only_checking_wrappers(env):
         raise UsageError(
             f"{env_id} is an Atari game with other wrappers or arguments than those with which ale_py registers games: "
             f"{env}, {dict(arguments)}. ale_py's native environments do not support them; play it with one of the "

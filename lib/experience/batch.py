@@ -44,12 +44,5 @@ class Batch:
         states, next_states = move(self.states).movedim(-1, 1), move(self.next_states).movedim(-1, 1)
         if states.shape[1] == 1 and states.ndim != 4:  # vectors and boards, which are not stacked
             states, next_states = states.squeeze(1), next_states.squeeze(1)
-        return Batch(
-            states=states,
-            actions=move(self.actions),
-            returns=move(self.returns),
-            next_states=next_states,
-            discounts=move(self.discounts),
-            indices=self.indices,  # the ring needs them on the CPU
-            weights=move(self.weights),
-        )
+        numbers = {name: move(getattr(self, name)) for name in ("actions", "returns", "discounts", "weights")}
+        return dataclasses.replace(self, states=states, next_states=next_states, **numbers)

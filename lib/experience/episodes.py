@@ -35,7 +35,6 @@ class Episode(NamedTuple):
         step: agent steps of the source, over all environments, at the end of the episode.
         clock: seconds from the start of the process to the end of the episode.
         env: index of the environment in its source or actor.
-        no_ops: see EpisodeTrace.
         trace: function that assembles the trace, because few episodes are ever replayed; None if it is unknown.
     """
 
@@ -44,7 +43,6 @@ class Episode(NamedTuple):
     step: int
     clock: float
     env: int = 0
-    no_ops: int | None = None
     trace: Callable[[], EpisodeTrace] | None = None
 
 

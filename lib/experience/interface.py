@@ -1,13 +1,11 @@
-"""Interfaces of experience sources, replay buffers and exploration schedules to the code that uses them."""
+"""Interface of experience sources to a run."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from lib.experience.episodes import Episode
 from lib.system.clock import Stopwatch
-
-BatchT_co = TypeVar("BatchT_co", covariant=True)
 
 
 class Stopped(Exception):
@@ -69,41 +67,4 @@ class ExperienceSource(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""
-        ...
-
-
-class EpsilonGreedy(Protocol):
-    """An action selector with PTAN's attribute `epsilon`."""
-
-    epsilon: float
-
-
-class EpsilonSchedule(Protocol):
-    """Hyperparameters of EpsilonTracker."""
-
-    epsilon_start: float
-    epsilon_final: float
-    epsilon_frames: int
-
-
-class Replay(Protocol[BatchT_co]):
-    """The part of PTAN's replay buffers that `batch_generator` uses."""
-
-    def __len__(self) -> int: ...
-
-    def populate(self, samples: int, /) -> object:
-        """Add agent steps from the experience source."""
-        ...
-
-    def sample(self, batch_size: int, /) -> BatchT_co:
-        """Draw a batch."""
-        ...
-
-
-@runtime_checkable
-class CheckedReplay(Protocol):
-    """A replay buffer that can tell in advance whether batches can be drawn from it."""
-
-    def require(self, batch_size: int, new_steps: int = 0) -> None:
-        """Raise UsageError if no batch can be drawn after `new_steps` further agent steps."""
         ...

@@ -7,6 +7,7 @@ import torch
 
 from lib.experience.batch import Batch
 from lib.experience.ring import Ring
+from lib.experience.stream import FrameStep
 from lib.experience.sum_tree import SumTree
 
 LEAST_PRIORITY = 1e-5  # so that every transition can be drawn
@@ -68,18 +69,10 @@ class PrioritisedRing(Ring):
         steps = self._steps_added * self.num_envs - self._first_batch
         return min(1.0, self._initial_beta + (1.0 - self._initial_beta) * steps / self._beta_steps)
 
-    def add(
-        self,
-        frames: np.ndarray,
-        actions: np.ndarray,
-        rewards: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        final_frames: np.ndarray | None = None,
-    ) -> None:
+    def add(self, step: FrameStep) -> None:
         """Add one step of every environment with the highest priority so far; see Ring.add."""
         row = self._steps_added % self.length
-        super().add(frames, actions, rewards, terminated, truncated, final_frames)
+        super().add(step)
         self._priorities[row] = self._highest
         self._set_weights(row, 0.0)  # the next state is not in the ring yet
         if self._end > 0:
@@ -87,8 +80,8 @@ class PrioritisedRing(Ring):
             self._set_weights(ready, self._priorities[ready] ** self.alpha)
         if self._steps_added == self.length + 1:
             # The ring has just become full: its stack - 1 oldest steps have lost frames of their states.
-            for step in range(1, self._start):
-                self._set_weights(step % self.length, 0.0)
+            for lost in range(1, self._start):
+                self._set_weights(lost % self.length, 0.0)
         elif self._steps_added > self.length:
             self._set_weights((self._start - 1) % self.length, 0.0)
 
@@ -101,7 +94,7 @@ class PrioritisedRing(Ring):
         Raises:
             UsageError: see Ring.sample.
         """
-        self.require(batch_size)
+        self._require_transitions()
         targets = np.arange(batch_size) + self._generator.random(batch_size)
         indices = self._tree.find(targets * (self._tree.total / batch_size))
         rows, envs = np.divmod(indices, self.num_envs)
@@ -119,14 +112,9 @@ class PrioritisedRing(Ring):
 
         Args:
             indices: (batch,) indices of a Batch.
-            priorities: (batch,) positive numbers, see priorities_from_errors.
-
-        Raises:
-            ValueError: if a priority is not positive and finite.
+            priorities: (batch,) positive and finite numbers, see priorities_from_errors.
         """
         new = priorities.detach().cpu().double().numpy()
-        if not (np.isfinite(new) & (new > 0.0)).all():
-            raise ValueError(f"the priorities range from {new.min()} to {new.max()}; all have to be finite and above 0")
         numbers, envs = np.divmod(indices.cpu().numpy(), self.num_envs)
         kept = numbers >= self._steps_added - self.length
         steps, new = (numbers % self.length * self.num_envs + envs)[kept], new[kept]

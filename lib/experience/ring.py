@@ -1,7 +1,7 @@
 """Replay ring for environments that step together. It stores every frame once and rebuilds states when it samples.
 
     ring = Ring(capacity=100_000, num_envs=8, frame_shape=(84, 84), n_step=3, gamma=0.99)
-    ring.add(frames, actions, rewards, terminated, truncated, final_frames)
+    ring.add(FrameStep(frames, actions, rewards, terminated, truncated, final_frames))
     batch = ring.sample(256)
 
 A state is the last `stack` frames of its episode. At the start of an episode, its first frame fills the missing ones.
@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike
 
-from lib.envs.frames import frame_layout
 from lib.errors import UsageError
 from lib.experience.batch import Batch
-from lib.experience.stream import ExperienceStream
+from lib.experience.stream import ExperienceStream, FrameStep
 from lib.system import memory
 
 
@@ -80,16 +79,11 @@ class Ring:
 
     @classmethod
     def for_source(cls, source: ExperienceStream, capacity: int, **options: Any) -> Self:
-        """Make a ring that fits the states of an experience stream and takes its steps from there.
-
-        Args:
-            source: experience stream.
-            capacity: see the class.
-            options: further arguments of the class, such as n_step and gamma.
-        """
-        envs = source.envs
-        stack, shape, dtype = frame_layout(envs.single_observation_space, source.stacked)
-        return cls(capacity, envs.num_envs, shape, stack=stack, dtype=dtype, seed=source.seed, source=source, **options)
+        """Make a ring for the states and steps of a stream. `options` are further arguments, such as n_step."""
+        space: Any = source.envs.single_observation_space
+        stack, shape = (space.shape[0], space.shape[1:]) if source.stacked else (1, space.shape)
+        options |= {"stack": stack, "dtype": space.dtype, "seed": source.seed, "source": source}
+        return cls(capacity, source.envs.num_envs, shape, **options)
 
     @classmethod
     def forecast(cls, capacity: int, frame_shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> int:
@@ -117,40 +111,14 @@ class Ring:
         """One more than the newest step that can be sampled. The next states of newer steps are not in the ring yet."""
         return self._steps_added - self.n_step
 
-    def add(
-        self,
-        frames: np.ndarray,
-        actions: np.ndarray,
-        rewards: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        final_frames: np.ndarray | None = None,
-    ) -> None:
-        """Add one step of every environment.
-
-        Args:
-            frames: (num_envs, *frame_shape), newest frames of the states in which the actions were taken.
-            actions: (num_envs,) integers.
-            rewards: (num_envs,) float32.
-            terminated: (num_envs,) bool.
-            truncated: (num_envs,) bool.
-            final_frames: (num_envs, *frame_shape), last frames of episodes. Only those of truncated episodes are used;
-                None if there are none.
-
-        Raises:
-            ValueError: if a shape is wrong, which numpy might broadcast.
-        """
-        shapes = [np.shape(each) for each in (frames, actions, rewards, terminated, truncated)]
-        needed = [self._frames.shape[1:], *[(self.num_envs,)] * 4]
-        if shapes != needed:
-            raise ValueError(f"frames, actions, rewards and flags have the shapes {shapes}; they have to be {needed}")
+    def add(self, step: FrameStep) -> None:
+        """Add one step of every environment. `final_frames` may be None if no episode is truncated."""
+        frames, actions, rewards, terminated, truncated, final_frames = step
         truncated = truncated & ~terminated
         row = self._steps_added % self.length
         for env in range(self.num_envs):
             self._final_frames.pop((row, env), None)
-        if truncated.any():
-            assert final_frames is not None
-            self._keep_final_frames(row, truncated, final_frames)
+        self._keep_final_frames(row, truncated, final_frames)
         self._frames[row] = frames
         self._actions[row] = actions
         self._rewards[row] = rewards
@@ -180,36 +148,25 @@ class Ring:
     def populate(self, steps: int) -> None:
         """Add a number of agent steps from the source, rounded up to a multiple of num_envs."""
         for _ in range(0, steps, self.num_envs):
-            self.add(*next(self._source_steps))
+            self.add(next(self._source_steps))
 
     def sample(self, batch_size: int) -> Batch:
         """Sample transitions uniformly, with replacement.
 
         Raises:
-            UsageError: see `require`.
+            UsageError: if there is no transition yet.
         """
-        self.require(batch_size)
+        self._require_transitions()
         steps = self._generator.integers(self._start, self._end, batch_size)
         envs = self._generator.integers(0, self.num_envs, batch_size)
         return self._make_batch(steps, envs, np.ones(batch_size))
 
-    def require(self, batch_size: int, new_steps: int = 0) -> None:
-        """Check that a batch can be sampled.
-
-        Args:
-            batch_size: number of transitions in the batch.
-            new_steps: number of agent steps that will be added before the batch is sampled.
-
-        Raises:
-            UsageError: if there would be no transition, or batch_size exceeds the steps in the ring.
-        """
-        steps = self._steps_added + -(-new_steps // self.num_envs)
-        available = min(steps, self.length) * self.num_envs
-        if steps <= self.n_step or batch_size > available:
+    def _require_transitions(self) -> None:
+        if self._end <= self._start:
             raise UsageError(
-                f"a batch of {batch_size} with n_step={self.n_step} cannot be drawn from {steps} steps of each of "
-                f"{self.num_envs} environments; reduce batch_size, learn_every, n_step (-n) or the number of "
-                "environments, or use a larger replay_initial and replay_size"
+                f"transitions of n_step={self.n_step} cannot be drawn from {self._steps_added} steps of each of "
+                f"{self.num_envs} environments; use a larger replay_initial, or reduce n_step (-n) or the number of "
+                "environments"
             )
 
     def _make_batch(self, steps: np.ndarray, envs: np.ndarray, weights: np.ndarray) -> Batch:
@@ -279,7 +236,7 @@ class Ring:
         Raises:
             UsageError: see `sample`.
         """
-        self.require(1)
+        self._require_transitions()
         places = np.linspace(0, self.num_transitions - 1, number).astype(np.int64)
         steps, envs = np.divmod(places, self.num_envs)
         return self._make_batch(self._start + steps, envs, np.ones(number))
@@ -306,5 +263,5 @@ class Ring:
         self._episode_steps = state["begun"].numpy().copy()
         self._steps_added = state["added"]
         self._generator.bit_generator.state = state["draws"]
-        if self._source is not None and (frames := self._source.interrupted_frames) is not None:
-            self.truncate_episodes(frames)
+        if self._source is not None and self._source.interrupted_states is not None:
+            self.truncate_episodes(self._source.newest_frames(self._source.interrupted_states))

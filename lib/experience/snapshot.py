@@ -12,8 +12,6 @@ import torch
 
 from lib.experience.episodes import EpisodeTrace
 
-BLOCKS_TO_MERGE = 4096
-
 
 class Snapshot:
     """Resets and actions of environments that are stepped together.
@@ -30,19 +28,20 @@ class Snapshot:
         states: latest states of the environments, or None if unknown.
     """
 
+    ROOM = 1024  # steps for which memory is added at least
+
     def __init__(self, seeds_of: Callable[[int], Sequence[int]], num_envs: int = 1):
         self.resets: np.ndarray | None = None
         self.starts = np.zeros(num_envs, np.int64)
         self.states: Any = None
         self._seeds_of = seeds_of
-        self._blocks: list[np.ndarray] = []  # replaced when steps are dropped, because traces refer to the old list
-        self._merged = 0  # number of leading blocks that were merged
+        self._memory = np.zeros((0, num_envs), np.int32)  # of which the first rows hold actions
         self._length = 0
-        self._unneeded = 0  # number of kept steps before the earliest of the resets
 
-    def __len__(self) -> int:
-        """Return the number of kept steps."""
-        return self._length
+    @property
+    def actions(self) -> np.ndarray:
+        """Kept actions, (steps, num_envs) int32."""
+        return self._memory[: self._length]
 
     @property
     def steps_since_reset(self) -> np.ndarray:
@@ -60,11 +59,6 @@ class Snapshot:
         resets = zip(self.resets.tolist(), which, strict=True)
         return [int(seeds[reset][env]) if selected else 0 for env, (reset, selected) in enumerate(resets)]
 
-    @property
-    def actions(self) -> np.ndarray:
-        """Kept actions, (steps, num_envs) int32."""
-        return np.concatenate(self._blocks) if self._blocks else np.zeros((0, len(self.starts)), np.int32)
-
     def restart(self, number: int | np.ndarray, which: np.ndarray | slice = slice(None)) -> None:
         """Record a seeded reset.
 
@@ -77,29 +71,19 @@ class Snapshot:
         self.resets[which] = number
         self.starts[which] = self._length
         self.states = None
-        self._unneeded = int(self.starts.min())
 
     def append(self, actions: np.ndarray | Sequence[int]) -> None:
-        """Record one step, (num_envs,), or several, (steps, num_envs)."""
-        if self._unneeded and 2 * self._unneeded >= self._length:
-            self._drop()
-        block = np.array(actions, np.int32, ndmin=2)  # a copy, because an agent may overwrite its array
-        self._blocks.append(block)
+        """Record one step, (num_envs,), or several, (steps, num_envs). Steps before all resets may be dropped."""
+        block = np.asarray(actions, np.int32).reshape(-1, len(self.starts))
+        if self._length + len(block) > len(self._memory):
+            unneeded = int(self.starts.min())
+            kept = self.actions[unneeded:]
+            room = np.zeros((max(len(kept), len(block), self.ROOM), *kept.shape[1:]), kept.dtype)
+            self._memory = np.concatenate([kept, room])  # a new array, because traces refer to the old one
+            self._length -= unneeded
+            self.starts -= unneeded
+        self._memory[self._length : self._length + len(block)] = block
         self._length += len(block)
-        if len(self._blocks) - self._merged >= BLOCKS_TO_MERGE:
-            self._blocks[self._merged :] = [np.concatenate(self._blocks[self._merged :])]
-            self._merged += 1
-
-    def _drop(self) -> None:
-        """Drop the blocks that end before the earliest reset."""
-        ends = np.cumsum([len(block) for block in self._blocks])
-        blocks = int(np.searchsorted(ends, self._unneeded, side="right"))
-        dropped = int(ends[blocks - 1]) if blocks else 0
-        self._blocks = self._blocks[blocks:]
-        self._merged = max(0, self._merged - blocks)
-        self._length -= dropped
-        self._unneeded -= dropped
-        self.starts -= dropped
 
     def trace(self, env: int, length: int, last_state: Any, no_ops: int | None = None) -> Callable[[], EpisodeTrace]:
         """Return a function that assembles the trace of an episode.
@@ -111,24 +95,23 @@ class Snapshot:
             no_ops: see EpisodeTrace.
         """
         assert self.resets is not None
-        reset, start, end, blocks = int(self.resets[env]), int(self.starts[env]), self._length, self._blocks
+        reset, actions = int(self.resets[env]), self.actions[int(self.starts[env]) :, env]
 
         def assemble() -> EpisodeTrace:
-            actions: list[int] = np.concatenate(blocks)[start:end, env].tolist()
-            first = len(actions) - length
-            if no_ops is not None:  # in nearly every Atari game, the number of no-ops alone determines the first state
-                actions, first = actions[first:], 0
-            return EpisodeTrace(int(self._seeds_of(reset)[env]), actions, last_state, first, no_ops)
+            # In nearly every Atari game, the number of no-ops alone determines the first state.
+            first = len(actions) - length if no_ops is None else 0
+            needed = actions if no_ops is None else actions[-length:]
+            return EpisodeTrace(int(self._seeds_of(reset)[env]), needed.tolist(), last_state, first, no_ops)
 
         return assemble
 
     def state_dict(self) -> dict[str, Any]:
         """Return the resets, the actions since the earliest one, and the states as plain values and tensors."""
-        first = self._unneeded
+        first = int(self.starts.min())
         return {
             "resets": None if self.resets is None else torch.from_numpy(self.resets.copy()),
             "starts": torch.from_numpy(self.starts - first),
-            "actions": torch.from_numpy(self.actions[first:]),
+            "actions": torch.from_numpy(self.actions[first:].copy()),
             "states": None if self.states is None else torch.from_numpy(np.array(self.states)),
         }
 
@@ -137,8 +120,5 @@ class Snapshot:
         self.resets = None if state["resets"] is None else state["resets"].numpy().copy()
         self.starts = state["starts"].numpy().copy()
         self.states = None if state["states"] is None else state["states"].numpy()
-        actions = state["actions"].numpy()
-        self._blocks = [actions] if len(actions) else []
-        self._merged = len(self._blocks)
-        self._length = len(actions)
-        self._unneeded = 0
+        self._memory = state["actions"].numpy()  # without room, so that it is never changed
+        self._length = len(self._memory)

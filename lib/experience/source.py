@@ -11,7 +11,7 @@ Differences from ptan 0.8.1:
    uninterrupted one does, bit for bit.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,13 +49,8 @@ class ExperienceSourceFirstLast(ExperienceStream):
     def __init__(self, env: gym.Env | Sequence[gym.Env], agent: Any, gamma: float, seed: int = 0, first_env: int = 0):
         self.pool = [env] if isinstance(env, gym.Env) else list(env)
         self.gamma = gamma
-        # Under another name than "episode", because an environment may report that itself.
-        counted = [
-            each if statistics_wrapper(each) else RecordEpisodeStatistics(each, stats_key="of source")
-            for each in self.pool
-        ]
+        counted = [each if statistics_wrapper(each) else RecordEpisodeStatistics(each) for each in self.pool]
         self._statistics: list[Any] = [statistics_wrapper(each) for each in counted]
-        self._returns_before = np.zeros(len(self.pool))  # of earlier episodes in the same game
         envs = SyncVectorEnv([partial(Pausable, each) for each in counted], autoreset_mode=AutoresetMode.DISABLED)
         env_range = EnvRange(first_env, len(self.pool), first_env + len(self.pool))
         super().__init__(envs, agent, seed, env_range, stacks_frames(self.pool[0]))
@@ -68,6 +63,10 @@ class ExperienceSourceFirstLast(ExperienceStream):
         for step in self.steps():
             yield from transitions.add(step)
 
+    def _return_and_length(self, env: int, infos: object) -> tuple[float, int]:
+        # Not from the infos, because a wrapper outside of the counting one may have ended the episode.
+        return float(self._statistics[env].episode_returns), int(self._snapshot.steps_since_reset[env])
+
     def skip_episodes(self, numbers: np.ndarray) -> None:
         """Begin with the episodes after these, (num_envs,). Call this before the first step."""
         self._snapshot.restart(numbers)
@@ -78,20 +77,3 @@ class ExperienceSourceFirstLast(ExperienceStream):
     def _reset_seeds(self, episode: int) -> list[int]:
         """Return the seeds of this episode of each environment; here, resets are numbered by episodes."""
         return [hashed_seed(self.seed, env, episode) for env in self.env_range.indices]
-
-    def _reset(self, which: np.ndarray) -> None:
-        super()._reset(which)
-        for env in np.flatnonzero(which):  # a wrapper may have ended the last episode without a reset of the game
-            self._returns_before[env] = self._statistics[env].episode_returns
-
-    def _return_and_length(self, env: int, infos: Mapping[str, Any]) -> tuple[float, int]:
-        total = float(self._statistics[env].episode_returns - self._returns_before[env])
-        return total, int(self._snapshot.steps_since_reset[env])
-
-    def pop_rewards_steps(self) -> list[tuple[float, int]]:
-        """Return (return, length) of the episodes that ended since the last call, for ptan's handlers."""
-        return [(episode.total, episode.length) for episode in self.pop_episodes()]
-
-    def pop_total_rewards(self) -> list[float]:
-        """Return the returns of the episodes that ended since the last call, for ptan's handlers."""
-        return [episode.total for episode in self.pop_episodes()]

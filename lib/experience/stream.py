@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
 
 from lib.envs import vector_env
 from lib.envs.observations import ObservationKind, observation_kind
@@ -73,10 +73,6 @@ class EnvRange(NamedTuple):
     def indices(self) -> range:
         """Indices of this part's environments in the run."""
         return range(self.first, self.first + self.num_envs)
-
-    def total_steps(self, steps: int) -> int:
-        """Return the agent steps of the whole run when the environments of this part have made `steps`."""
-        return steps // self.num_envs * self.total_envs
 
 
 class Stream(ExperienceSource):
@@ -178,7 +174,8 @@ class Stream(ExperienceSource):
 
     def _reset_seeds(self, reset: int) -> list[int]:
         """Return the seeds that all environments would get in a reset. Resets are numbered by this stream's steps."""
-        total_steps, total_envs = self.env_range.total_steps(reset), self.env_range.total_envs
+        total_envs = self.env_range.total_envs
+        total_steps = reset // self.env_range.num_envs * total_envs  # of the whole run
         seeds = derived_seeds(hashed_seed(self.seed, 0, total_steps), total_envs)
         return [int(seeds[index]) for index in self.env_range.indices]
 
@@ -200,14 +197,13 @@ class Stream(ExperienceSource):
         total, length = self._return_and_length(env, infos)
         no_ops = None if self._no_ops is None else int(self._no_ops[env])
         trace = self._snapshot.trace(env, length, last_state, no_ops)
-        return Episode(total, length, self.steps_done, since_process_start(), env, no_ops, trace)
+        return Episode(total, length, self.steps_done, since_process_start(), env, trace)
 
     def _return_and_length(self, env: int, infos: Mapping[str, Any]) -> tuple[float, int]:
         """Return the undiscounted, unclipped return and the agent steps of an episode that has just ended."""
         return float(infos["episode"]["r"][env]), int(infos["episode"]["l"][env])
 
     def pop_episodes(self) -> list[Episode]:
-        """Return the episodes that ended since the last call, oldest first."""
         episodes, self._episodes = self._episodes, []
         return episodes
 
@@ -217,12 +213,9 @@ class Stream(ExperienceSource):
         return self._snapshot.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, the snapshot, and the episodes that `pop_episodes` has not returned yet."""
-        return {
-            "steps_done": self.steps_done,
-            "snapshot": self.snapshot(),
-            "episodes": pack_episodes(self._episodes),
-        }
+        """Return the counter, the snapshot, and the episodes that `pop_episodes` has not returned yet."""
+        episodes = pack_episodes(self._episodes)
+        return {"steps_done": self.steps_done, "snapshot": self.snapshot(), "episodes": episodes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned; see `restore`."""
@@ -242,32 +235,30 @@ class Stream(ExperienceSource):
         self._snapshot.load_state_dict(saved)
         if self.last_resets is None:
             return
-        error_text = ""
+        reason = ""
         try:
-            self._replay(self._snapshot.starts, self._snapshot.actions)
+            self._replay()
+            if not np.array_equal(self.states, saved["states"].numpy()):
+                reason = "they reached other states"
         except Exception as error:
-            error_text = f" ({type(error).__name__}: {error})"
-            if vector_env.is_lost_after_error(self.envs):
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(self.envs.unwrapped, AsyncVectorEnv):
                 raise Fault(
-                    f"the environments could not be restored from their seeds and actions{error_text}. Resume once "
+                    f"the environments could not be restored from their seeds and actions ({reason}). Resume once "
                     "with --no-async-envs, which starts new episodes"
                 ) from error
-        if error_text or not np.array_equal(self.states, saved["states"].numpy()):
+        if reason:
             log.warning(
-                "The environments could not be restored from their seeds and actions, and were reset. The resumed "
-                "run is valid, but not identical to an uninterrupted one.%s",
-                error_text,
+                "The environments could not be restored from their seeds and actions (%s), and were reset. The resumed "
+                "run is valid, but not identical to an uninterrupted one.",
+                reason,
             )
             self.interrupted_states = saved["states"].numpy()
             self._reseed(np.ones(self.envs.num_envs, bool))
 
-    def _replay(self, starts: np.ndarray, actions: np.ndarray) -> None:
-        """Reset each environment at its start, and replay its actions since then.
-
-        Args:
-            starts: (num_envs,) steps before each environment's reset.
-            actions: (steps, num_envs) int32.
-        """
+    def _replay(self) -> None:
+        """Reset each environment where its kept actions start, and repeat them."""
+        starts, actions = self._snapshot.starts, self._snapshot.actions
         self._reset(np.ones(self.envs.num_envs, bool))
         vector_env.pause(self.envs, starts > 0)
         with TaskProgress("Replaying actions", actions.size) as progress:
@@ -309,12 +300,8 @@ class ExperienceStream(Stream):
             stacked = observation_kind(envs.single_observation_space) is ObservationKind.IMAGE
         self.stacked = stacked
 
-    @property
-    def interrupted_frames(self) -> np.ndarray | None:
-        """Newest frames, (num_envs, *frame_shape), of `interrupted_states`; None if there are none."""
-        return None if self.interrupted_states is None else self._newest(self.interrupted_states)
-
-    def _newest(self, states: np.ndarray) -> np.ndarray:
+    def newest_frames(self, states: np.ndarray) -> np.ndarray:
+        """Return the newest frames, (num_envs, *frame_shape), of states."""
         return states[:, -1] if self.stacked else states
 
     def __iter__(self) -> Iterator[Any]:
@@ -326,11 +313,11 @@ class ExperienceStream(Stream):
         self.begin()
         agent_states = [self.agent.initial_state() for _ in range(self.envs.num_envs)]
         while True:
-            frames = self._newest(self.states)
+            frames = self.newest_frames(self.states)
             with self.clock("act"):
                 actions, agent_states = self.agent(self.states, agent_states)
             step = self.step(np.asarray(actions))
             for env in np.flatnonzero(step.terminated | step.truncated):
                 agent_states[env] = self.agent.initial_state()
-            final_frames = self._newest(step.final_states)
+            final_frames = self.newest_frames(step.final_states)
             yield FrameStep(frames, np.asarray(actions), step.rewards, step.terminated, step.truncated, final_frames)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import nn
 
-from lib.envs.preprocessing import without_options
 from lib.envs.single_env import reward_threshold
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, LONGEST_RUN_NAME, OWN, RunParameters, explain, plain, settings_of
@@ -166,8 +165,8 @@ def _new_run(parser: Parser, argv: Argv, options: Values, defaults: Values, conf
     game = options.setdefault("game", OWN if env_id is not None and OWN in parser.hyperparams else "pong")
     usual = _usual_fields(parser.hyperparams, game, env_id)
     fields = usual | config.fields | {"env_name": usual["env_name"]}
-    of_config = without_options({**usual, **config.fields}["env_name"])
-    if of_config != without_options(usual["env_name"]):
+    of_config = {**usual, **config.fields}["env_name"]
+    if of_config != usual["env_name"]:
         if env_id is None:
             raise UsageError(
                 f"--config: its env_name is {of_config!r}, and this run plays {usual['env_name']}; give --game or "

@@ -20,7 +20,6 @@ import numpy as np
 from ignite.engine import Engine, Events
 from tqdm import tqdm
 
-from lib.envs.preprocessing import without_options
 from lib.envs.single_env import module_of
 from lib.experience.episodes import Episode
 from lib.hyperparameters import RunParameters
@@ -246,7 +245,7 @@ def tool_command(tool: str, run: Path, env_id: str, *options: str, which: str = 
 
 def env_option(env_id: str) -> list[str]:
     """Return the option that allows the import of an environment's module; none for gymnasium's own environments."""
-    return ["--env-id", without_options(env_id)] if module_of(env_id) else []
+    return ["--env-id", env_id] if module_of(env_id) else []
 
 
 def command(script: Path, *words: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from gymnasium.wrappers import RecordEpisodeStatistics
 
-from lib.envs.atari import NOOP_MAX, allow_no_ops, is_atari, reset_with_no_ops, statistics_wrapper
+from lib.envs.atari import NOOP_MAX, is_atari, reset_with_no_ops, statistics_wrapper
 from lib.system.machine import torch_threads
 from lib.system.seeds import tagged_seed
 
@@ -91,11 +91,8 @@ class EpisodePlayer:
 
 
 def _reset(env: gym.Env, seed: int, number: int) -> object:
-    atari = is_atari(env)
-    if atari:
-        allow_no_ops(env)  # before the seeded reset, so that the first episode starts with no-ops, too
     state, _ = env.reset(seed=tagged_seed("evaluation", seed, number))
-    if not atari:
+    if not is_atari(env):
         return state
     order = np.random.default_rng(tagged_seed("evaluation no-ops", seed)).permutation(NOOP_MAX)
     return reset_with_no_ops(env, int(order[number % NOOP_MAX]) + 1)

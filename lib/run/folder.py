@@ -33,7 +33,6 @@ import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
-from lib.envs.preprocessing import without_options
 from lib.envs.single_env import module_of
 from lib.errors import UsageError
 from lib.system import files, machine
@@ -181,15 +180,14 @@ def trusted_id(run: Path, env_id: str, given: str | None) -> str:
 
     Importing a module runs its code, so an id whose module only the run names is refused.
     """
-    recorded, options = without_options(env_id), env_id.removeprefix(without_options(env_id))
-    if given is None and module_of(recorded):
+    if given is None and module_of(env_id):
         raise UsageError(
-            f"{run} plays {recorded}, and importing {module_of(recorded)} runs its code. If you trust it, add "
-            f"--env-id {shlex.quote(recorded)}"
+            f"{run} plays {env_id}, and importing {module_of(env_id)} runs its code. If you trust it, add "
+            f"--env-id {shlex.quote(env_id)}"
         )
-    if given is not None and given.rpartition(":")[2] != recorded.rpartition(":")[2]:
-        raise UsageError(f"{run} plays {recorded}, not {given}; give --env-id {shlex.quote(recorded)}, or another run")
-    return f"{given or recorded}{options}"
+    if given is not None and given.rpartition(":")[2] != env_id.rpartition(":")[2]:
+        raise UsageError(f"{run} plays {env_id}, not {given}; give --env-id {shlex.quote(env_id)}, or another run")
+    return given or env_id
 
 
 def read_params(run: Path) -> dict[str, Any]:

@@ -82,9 +82,8 @@ def test_tweaked_wrappers_truncate_where_the_plain_ones_do(monkeypatch):
     assert plain_rest[1:] == [False, True]
 
 
-@pytest.mark.parametrize("game", ["BreakoutNoFrameskip-v4", "SpaceInvadersNoFrameskip-v4"])
-def test_states_equal_those_of_gymnasiums_wrappers_in_other_games(game):
-    env, twin = make_env(game), atari.make(game)
+def test_states_equal_those_of_gymnasiums_wrappers_in_another_game():
+    env, twin = make_env("BreakoutNoFrameskip-v4"), atari.make("BreakoutNoFrameskip-v4")
     assert env.observation_space.shape == twin.observation_space.shape == (4, 84, 84)
     state, twin_state = env.reset(seed=11)[0], twin.reset(seed=11)[0]
     generator = np.random.default_rng(5)

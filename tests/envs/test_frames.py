@@ -1,7 +1,5 @@
 """Frame stacks: equal to gymnasium's, with frames that successive states share."""
 
-import pickle
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -44,12 +42,3 @@ def test_an_array_of_a_state_cannot_change_other_states_and_is_not_copied_silent
     assert np.array(state, copy=False).any()
     with pytest.raises(ValueError, match="copy"):
         np.array(state, np.float32, copy=False)
-
-
-def test_a_pickled_state_holds_its_own_frames_only():
-    env = FrameStack(fakes.Catch(9))
-    env.reset(seed=1)
-    states = [env.step(2)[0] for _ in range(5)]
-    pickled = pickle.dumps(states[-1])
-    assert len(pickled) < 1000 < states[-1].strip.nbytes
-    assert np.array_equal(np.asarray(pickle.loads(pickled)), np.asarray(states[-1]))

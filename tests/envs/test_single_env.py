@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.wrappers import (
-    AtariPreprocessing,
-    FrameStackObservation,
-    MaxAndSkipObservation,
-    RecordEpisodeStatistics,
-    TransformObservation,
-)
+from gymnasium.wrappers import FrameStackObservation, RecordEpisodeStatistics, TransformObservation
 
 import fakes
 from lib.envs.atari import NOOP_MAX
@@ -29,14 +23,10 @@ from lib.errors import EnvironmentFailed, UsageError
 @pytest.mark.parametrize(
     ("env_id", "message"),
     [
-        ("NoSuchGame-v0", "has to be registered"),
+        ("NoSuchGame-v0", "has to register it"),
         ("no_such_module:Game-v0", "No module named 'no_such_module'"),
-        (
-            "fakes:NoSuchGame-v0",
-            r"'fakes:NoSuchGame-v0': Environment `NoSuchGame` doesn't exist; 'fakes' was found at \S+fakes.py",
-        ),
+        ("fakes:NoSuchGame-v0", "'fakes:NoSuchGame-v0': Environment `NoSuchGame` doesn't exist"),
         ("NeedsPackage-v0", "'NeedsPackage-v0' needs a package that is missing: No module named 'robots'. Install it"),
-        ("Pendulum-v1", "finitely many actions"),
         ("fakes:Continuous-v0", "finitely many actions"),
         ("fakes:Heat-v0", "of 4 dimensions"),
     ],
@@ -82,41 +72,19 @@ def test_a_limit_of_steps_counts_agent_steps_of_an_atari_game(register):
     assert 100 - NOOP_MAX // 4 - 1 <= steps <= 100  # no-ops count, too
 
 
-def with_preprocessing(**game):
-    return AtariPreprocessing(ale_py.AtariEnv(**{**game, "frameskip": 1}))
-
-
 def blackened(**game):
     env = ale_py.AtariEnv(**game)
     return TransformObservation(env, np.zeros_like, env.observation_space)
-
-
-def skipping(**game):
-    return MaxAndSkipObservation(ale_py.AtariEnv(**{**game, "frameskip": 1}), 4)
 
 
 def stacked(**game):
     return FrameStackObservation(ale_py.AtariEnv(**game), 4)
 
 
-def without_frameskip():
-    return ale_py.AtariEnv(**GAME)
-
-
-@pytest.mark.parametrize(
-    ("entry_point", "options", "message"),
-    [
-        (ale_py.AtariEnv, GAME | {"obs_type": "ram"}, "shows the emulator's memory.*without obs_type='ram'"),
-        (with_preprocessing, GAME, "wrappers that have no effect here: .*AtariPreprocessing<.*emulator's screen"),
-        (blackened, GAME, "wrappers that have no effect here: .*TransformObservation<"),
-        (skipping, GAME, "wrappers that have no effect here: .*MaxAndSkipObservation<"),
-        (stacked, GAME, "wrappers that have no effect here: .*FrameStackObservation<"),
-        (without_frameskip, {}, "'Own-v0' cannot be made with frameskip=1: .*unexpected keyword argument 'frameskip'"),
-    ],
-)
-def test_atari_games_whose_observations_would_be_ignored_are_refused(register, entry_point, options, message):
-    register("Own-v0", entry_point, kwargs=options)
-    with pytest.raises(UsageError, match=message):
+@pytest.mark.parametrize("entry_point", [blackened, stacked])
+def test_atari_games_whose_observations_would_be_ignored_are_refused(register, entry_point):
+    register("Own-v0", entry_point, kwargs=GAME)
+    with pytest.raises(UsageError, match=r"wrappers that have no effect here: .*Observation<.*emulator's screen"):
         make_env("Own-v0")
 
 
@@ -128,16 +96,8 @@ def test_an_atari_game_may_record_its_own_statistics(register):
     assert next(info for info in infos if info)["episode"]["r"] == -21.0
 
 
-@pytest.mark.parametrize("breaks", ["space", "reset"])
-def test_an_environment_that_cannot_be_used_is_closed_and_an_error_of_that_does_not_hide_the_first(
-    register, caplog, breaks
-):
+def test_an_environment_that_cannot_be_used_is_closed_and_an_error_of_that_does_not_hide_the_first(register, caplog):
     class Broken(fakes.Counting):
-        def __init__(self):
-            super().__init__()
-            if breaks == "space":
-                self.action_space = spaces.Box(-1.0, 1.0)
-
         def reset(self, *, seed=None, options=None):
             raise OSError("no level")
 
@@ -145,8 +105,7 @@ def test_an_environment_that_cannot_be_used_is_closed_and_an_error_of_that_does_
             raise AttributeError("no viewer")
 
     register("Broken-v0", Broken)
-    wrong = (UsageError, EnvironmentFailed)
-    with pytest.raises(wrong, match="finitely many" if breaks == "space" else "no level"), closing():
+    with pytest.raises(EnvironmentFailed, match="no level"), closing():
         make_env("Broken-v0")
     assert "no viewer" in caplog.text
 

@@ -45,14 +45,6 @@ def test_four_in_a_line_are_found_as_by_looking_at_every_line(cells):
     assert has_four(sum(1 << int(bit) for bit in CELL_BITS[board])) == slow_has_four(board)
 
 
-def test_discs_fall_onto_each_other():
-    _, (state, reward, terminated, truncated, _) = start([3, 3], opponent=[3, 0])
-    assert state.shape == (2, ROWS, COLUMNS)
-    assert np.argwhere(state[0]).tolist() == [[3, 3], [5, 3]]
-    assert np.argwhere(state[1]).tolist() == [[4, 3], [5, 0]]
-    assert (reward, terminated, truncated) == (0.0, False, False)
-
-
 @pytest.mark.parametrize(
     ("own", "other", "reward"),
     [([0, 0, 0, 0], [1, 1, 1], 1.0), ([0, 1, 2, 3], [0, 1, 2], 1.0), ([0, 0, 1, 6], [2, 3, 4, 5], -1.0)],

@@ -4,13 +4,14 @@ from torch import nn
 
 from lib.experience.held_out import HeldOutStates
 from lib.experience.ring import Ring
+from rings import eventless
 
 
 def filled_ring(steps, capacity=50):
     ring = Ring(capacity, 2, (1,), stack=1, dtype=np.float32)
     for step in range(steps):
         frames = np.array([[step], [100 + step]], np.float32)
-        ring.add(frames, np.zeros(2, np.int64), np.zeros(2, np.float32), np.zeros(2, bool), np.zeros(2, bool))
+        ring.add(eventless(frames))
     return ring
 
 
@@ -21,16 +22,10 @@ def test_the_states_are_evenly_spaced_and_stay_the_same():
     assert held_out.mean(lambda states: seen.append(states) or states) == np.mean([0, 3, 6, 109])
     for step in range(60):
         frames = np.full((2, 1), 1000 + step, np.float32)
-        ring.add(frames, np.zeros(2, np.int64), np.zeros(2, np.float32), np.zeros(2, bool), np.zeros(2, bool))
+        ring.add(eventless(frames))
     held_out.mean(lambda states: seen.append(states) or states)
     assert torch.equal(seen[0], seen[1])
     assert seen[0].shape == (4, 1)
-
-
-def test_no_random_number_is_drawn():
-    one, other = filled_ring(20), filled_ring(20)
-    HeldOutStates(one, number=4).mean(lambda states: states)
-    assert torch.equal(one.sample(8).indices, other.sample(8).indices)
 
 
 def test_the_best_values_by_hand():

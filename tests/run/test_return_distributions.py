@@ -7,6 +7,7 @@ import torch
 from lib import dqn_model
 from lib.experience.ring import Ring
 from lib.run.return_distributions import ReturnDistributionFigure
+from rings import eventless
 
 SUPPORT = (-2.0, 2.0, 5)
 
@@ -34,11 +35,10 @@ def test_each_state_is_shown_beside_the_distributions_of_its_actions():
 
 def test_all_figures_show_the_same_states_also_in_a_resumed_run():
     net, ring = dqn_model.DQN((3,), 4, support=SUPPORT), Ring(50, 1, (3,), 1, dtype=np.float32)
-    zeros = np.zeros(1, bool)
 
     def add(numbers):
         for number in numbers:
-            ring.add(np.full((1, 3), number, np.float32), np.zeros(1, int), np.zeros(1), zeros, zeros)
+            ring.add(eventless(np.full((1, 3), number, np.float32)))
 
     figures = ReturnDistributionFigure(net, ring)
     assert len(figures.state_dict()["states"]) == 0

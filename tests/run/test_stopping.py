@@ -6,6 +6,7 @@ import time
 import pytest
 from ignite.engine import Engine, Events
 
+from fakes import Slow
 from lib.envs import checked_env
 from lib.errors import CallInterrupted
 from lib.run import stopping
@@ -119,7 +120,9 @@ def test_a_second_ctrl_c_ends_the_process_and_other_signals_that_launchers_repea
 
 def step_for(seconds):
     """A step of an environment that takes so long."""
-    checked_env.guarded(lambda: "Slow-v0", lambda: time.sleep(seconds))
+    env = checked_env.CheckedEnv(Slow(seconds), "Slow-v0")
+    env.reset()
+    env.step(0)
 
 
 def test_a_call_of_an_environment_that_does_not_return_is_interrupted_after_a_signal(monkeypatch):
@@ -129,10 +132,10 @@ def test_a_call_of_an_environment_that_does_not_return_is_interrupted_after_a_si
         os.kill(os.getpid(), signal.SIGTERM)
         step_for(20)
 
-    with pytest.raises(CallInterrupted, match=r"did not return after SIGTERM.*test_stopping.py \(<lambda>\)") as error:
+    with pytest.raises(CallInterrupted, match=r"did not return after SIGTERM.*fakes.py \(step\)") as error:
         run(in_batch=hang)
     assert error.value.exit_code == 143
-    assert error.value.__notes__ == ["Raised by Slow-v0"]
+    assert error.value.__notes__ == ["Raised by Slow-v0 (episode 1 without a seed, at step 1)"]
 
 
 def test_a_call_of_an_environment_that_does_not_return_is_interrupted_after_the_time_limit(monkeypatch):

@@ -1,0 +1,70 @@
+"""Snapshots on a random walk beside plain lists."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib.experience.snapshot import Snapshot
+
+STEPS = st.tuples(st.just("append"), st.integers(1, 6))
+RESETS = st.tuples(st.just("restart"), st.lists(st.booleans(), min_size=2, max_size=2).filter(any))
+SAVES = st.tuples(st.just("save"), st.none())
+
+
+def seeds_of(reset):
+    return [1000 * reset, 1000 * reset + 1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(STEPS, STEPS, RESETS, SAVES), max_size=40))
+def test_seeds_actions_and_traces_equal_those_of_lists(operations):
+    snapshot = Snapshot(seeds_of, 2)
+    snapshot.ROOM = 4
+    snapshot.restart(0)
+    resets, lists, traces, count = [0, 0], [[], []], [], 0
+    for operation, argument in operations:
+        if operation == "append":
+            block = np.arange(count, count + 2 * argument, dtype=np.int32).reshape(argument, 2)
+            snapshot.append(block if argument > 1 else block[0])
+            block[:] = -1  # an agent may overwrite its array
+            for env, actions in enumerate(lists):
+                actions.extend(range(count + env, count + 2 * argument, 2))
+                traces.append((snapshot.trace(env, argument, "last"), resets[env], list(actions), argument))
+            count += 2 * argument
+        elif operation == "restart":
+            snapshot.restart(count, np.array(argument))
+            for env in np.flatnonzero(argument).tolist():
+                resets[env], lists[env] = count, []
+        else:
+            saved = snapshot.state_dict()
+            assert len(saved["actions"]) == max(map(len, lists))
+            snapshot = Snapshot(seeds_of, 2)
+            snapshot.load_state_dict(saved)
+            assert all(
+                torch.equal(snapshot.state_dict()[name], saved[name]) for name in ("resets", "starts", "actions")
+            )
+        kept = [snapshot.actions[start:, env].tolist() for env, start in enumerate(snapshot.starts)]
+        assert kept == lists
+        assert snapshot.steps_since_reset.tolist() == [len(actions) for actions in lists]
+        assert snapshot.seeds(np.array([True, False])) == [1000 * resets[0], 0]
+    for env, (assemble, reset, actions, length) in enumerate(traces):
+        trace = assemble()
+        assert (trace.seed, trace.actions) == (seeds_of(reset)[env % 2], actions)
+        assert (trace.first, trace.last_state) == (len(actions) - length, "last")
+
+
+def test_the_trace_of_a_native_game_has_the_actions_of_its_episode_alone():
+    snapshot = Snapshot(seeds_of, 2)
+    snapshot.restart(7)
+    snapshot.append(np.arange(10).reshape(5, 2))
+    assert snapshot.trace(1, 2, "last", no_ops=12)()[:] == (7001, [7, 9], "last", 0, 12)
+
+
+def test_steps_before_all_resets_are_dropped():
+    snapshot = Snapshot(seeds_of, 2)
+    snapshot.ROOM = 4
+    for number in range(100):
+        snapshot.restart(number)
+        snapshot.append(np.zeros((3, 2)))
+    assert len(snapshot.actions) <= 8

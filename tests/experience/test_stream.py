@@ -1,0 +1,227 @@
+"""Contract of experience sources in this process: resumed at any step, they equal uninterrupted ones bit for bit."""
+
+import io
+import itertools
+import zlib
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+import fakes
+from lib.envs import vector_env
+from lib.envs.frames import FrameStack
+from lib.envs.single_env import make_env
+from lib.experience.priority_ring import PrioritisedRing
+from lib.experience.ring import Ring
+from lib.experience.source import ExperienceSourceFirstLast
+from lib.experience.stream import EnvRange, ExperienceStream, Stream
+from lib.nets.masking import MaskSplitter
+from ppo_setup import vectorised
+
+
+class ByState:
+    """Agent whose actions depend on the states alone, and are allowed."""
+
+    def __init__(self, space, n_actions):
+        self.split, self.n_actions = MaskSplitter(space), n_actions
+
+    def initial_state(self):
+        return None
+
+    def __call__(self, states, agent_states):
+        _, allowed = self.split(torch.from_numpy(states))
+        choices = np.ones((len(states), self.n_actions), bool) if allowed is None else allowed.numpy()
+        numbers = [zlib.crc32(state.tobytes()) for state in states]
+        actions = [np.flatnonzero(row)[number % row.sum()] for row, number in zip(choices, numbers, strict=True)]
+        return np.array(actions), agent_states
+
+
+def stream(env_id, num_envs, seed=1, **options):
+    envs = vector_env.make_vector_env(env_id, num_envs, **options)
+    agent = ByState(envs.single_observation_space, int(envs.single_action_space.n))
+    return ExperienceStream(envs, agent, seed=seed)
+
+
+def single(*envs, seed=1):
+    agent = ByState(envs[0].observation_space, int(envs[0].action_space.n))
+    return ExperienceSourceFirstLast(list(envs), agent, gamma=0.9, seed=seed)
+
+
+def of_random_numbers(seed=1):
+    return single(fakes.Random(length=4), fakes.Random(length=3), fakes.Random(length=50, truncates=True), seed=seed)
+
+
+SOURCES = {  # function that makes a source, RESEED_EVERY, and the number of items to take
+    "one by one": (partial(stream, "CartPole-v1", 3), 100, 120),
+    "with masks": (partial(stream, "examples.blocks:Blocks-v0", 3), 40, 90),
+    "native": (partial(stream, "ShortPong-v0", 2), 150, 230),
+    "processes": (partial(stream, "fakes:Catch-v0", 3, processes=True), 60, 60),
+    "list": (of_random_numbers, 0, 60),
+    "list of images": (lambda seed=1: single(make_env("fakes:Coded-v0"), make_env("fakes:Coded-v0"), seed=seed), 0, 40),
+}
+
+
+def content(item):
+    """Return a step or a transition as plain values."""
+    values = item if isinstance(item, tuple) else (item.state, item.action, item.reward, item.last_state)
+    return [None if each is None else np.asarray(each).tolist() for each in values]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm_fork_server")
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_resumed_source_equals_the_uninterrupted_one(kind, monkeypatch):
+    make, reseed_every, count = SOURCES[kind]
+    if reseed_every:
+        monkeypatch.setattr(Stream, "RESEED_EVERY", reseed_every)
+    straight, stopped, resumed = make(), make(), make()
+    items = iter(straight)
+    expected = [content(next(items)) for _ in range(count)]
+    taken = list(map(content, itertools.islice(iter(stopped), count // 2)))
+    file = io.BytesIO()
+    torch.save(stopped.state_dict(), file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    starts = saved["snapshot"]["starts"]
+    assert min(starts) == 0
+    assert len(set(starts.tolist())) > 1 or kind in ("native", "processes")  # reset at different steps
+    resumed.load_state_dict(saved)
+    assert taken + list(map(content, itertools.islice(iter(resumed), count - count // 2))) == expected
+    assert resumed.interrupted_states is None
+    assert resumed.steps_done == straight.steps_done
+    assert resumed.last_resets.tolist() == straight.last_resets.tolist()
+    episodes = [[each[:3] for each in source.pop_episodes()] for source in (straight, resumed)]
+    assert episodes[0] == episodes[1] != []
+    for name, value in straight.state_dict()["snapshot"].items():
+        assert torch.equal(resumed.state_dict()["snapshot"][name], value)
+    other = make(seed=2)
+    assert list(map(content, itertools.islice(iter(other), count))) != expected
+
+
+@pytest.mark.parametrize("game", ["fakes:Forgetful-v0", "fakes:Refusing-v0"])
+@pytest.mark.parametrize(
+    "make", [lambda env_id: stream(env_id, 2), lambda env_id: single(make_env(env_id), make_env(env_id))]
+)
+def test_environments_that_cannot_be_restored_are_reset(make, game, caplog, monkeypatch):
+    source = make(game)
+    items = iter(source)
+    for _ in range(8):
+        next(items)
+    saved = source.state_dict()
+    for _ in range(20):  # by chance, Forgetful's ball may fall in the same column
+        monkeypatch.setattr(fakes.Refusing, "left", 3)
+        resumed = make(game)
+        resumed.load_state_dict(saved)
+        if resumed.interrupted_states is not None:
+            break
+    monkeypatch.setattr(fakes.Refusing, "left", 100)
+    assert np.array_equal(resumed.interrupted_states, source.states)
+    assert "could not be restored from their seeds and actions (" in caplog.text
+    assert ("(RuntimeError: not allowed), and were reset" in caplog.text) == (game == "fakes:Refusing-v0")
+    assert resumed.steps_done == source.steps_done
+    next(iter(resumed))
+
+
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
+def test_transitions_end_where_environments_were_reset_on_resume(kind, monkeypatch):
+    def make():
+        source = stream("fakes:Refusing-v0", 2)
+        return source, kind.for_source(source, 40, n_step=3, gamma=0.5)
+
+    source, ring = make()
+    ring.populate(8)
+    last = source.states.copy()  # after four of seven steps
+    resumed, resumed_ring = make()
+    monkeypatch.setattr(fakes.Refusing, "left", 3)
+    resumed.load_state_dict(source.state_dict())
+    monkeypatch.setattr(fakes.Refusing, "left", 100)
+    resumed_ring.load_state_dict(ring.state_dict())
+    assert resumed.last_resets.tolist() == [8, 8]
+    resumed_ring.populate(8)
+    batch = resumed_ring._make_batch(np.full(2, 3), np.arange(2), np.ones(2))
+    assert np.array_equal(batch.for_net("cpu").next_states.numpy(), last)
+    assert batch.discounts.tolist() == [0.5, 0.5]
+    next_batch = resumed_ring._make_batch(np.full(2, 4), np.arange(2), np.ones(2))
+    assert np.array_equal(next_batch.states[..., 0].numpy(), next_batch.states[..., -1].numpy())
+
+
+@pytest.mark.parametrize("num_envs", [2, 16])
+def test_games_end_however_many_environments_there_are(monkeypatch, num_envs):
+    monkeypatch.setattr(Stream, "RESEED_EVERY", 24)
+    source = Stream(vectorised(lambda: fakes.Counting(10), num_envs), seed=1)
+    source.begin()
+    for _ in range(40):
+        source.step(np.zeros(num_envs, np.int64))
+    assert [episode.length for episode in source.pop_episodes()] == [10] * 4 * num_envs
+    assert source.last_resets.min() >= 24
+
+
+def test_a_game_without_an_end_is_truncated_and_reported(monkeypatch, caplog):
+    monkeypatch.setattr(Stream, "RESEED_EVERY", 6)
+    monkeypatch.setattr(Stream, "MAX_OVERDUE", 5)
+    source = Stream(vectorised(lambda: fakes.Counting(100), 2), seed=1, env_range=EnvRange(3, 2, 6))
+    source.begin()
+    ends = [source.step(np.zeros(2, np.int64)).truncated.tolist() for _ in range(12)]
+    assert ends == ([[False] * 2] * 5 + [[True] * 2]) * 2
+    assert source.pop_episodes() == []
+    assert "Environment 3 has not ended its episode for 5 steps" in caplog.records[0].message
+
+
+@pytest.mark.parametrize("length", [3, 100])
+def test_truncated_episodes_are_bootstrapped_from_their_final_states(monkeypatch, length):
+    monkeypatch.setattr(Stream, "RESEED_EVERY", 4)
+    monkeypatch.setattr(Stream, "MAX_OVERDUE", 1)
+    envs = vectorised(lambda: fakes.Counting(length, truncates=True), 2)
+    source = ExperienceStream(envs, ByState(envs.single_observation_space, 2), seed=1)
+    ring = Ring.for_source(source, 40, n_step=2, gamma=0.5)
+    ring.populate(24)
+    # Observations are 0, 1, 2 and finally 3; rewards are 1, 2, 3. Longer episodes are truncated after two steps of each
+    # environment, when a reset is due, and one more.
+    expected = [(0, 2, 1 + 0.5 * 2, 0.25), (1, 3, 2 + 0.5 * 3, 0.25), (2, 3, 3, 0.5)] * 3
+    for step, (state, next_state, total, discount) in enumerate(expected):
+        batch = ring._make_batch(np.full(2, step), np.arange(2), np.ones(2))
+        result = batch.states, batch.next_states, batch.returns, batch.discounts
+        assert [tensor.flatten().tolist() for tensor in result] == [
+            *([state] * 2, [next_state] * 2),
+            *([total] * 2, [discount] * 2),
+        ], step
+
+
+def test_the_agent_state_is_reset_after_each_episode():
+    def counting(states, agent_states):
+        assert [state + 1 for state in agent_states] == (states[:, 0] + 1).tolist()
+        return np.zeros(2, np.int64), [state + 1 for state in agent_states]
+
+    counting.initial_state = lambda: 0  # type: ignore[attr-defined]
+    envs = SyncVectorEnv([partial(fakes.Counting, n) for n in (2, 3)], autoreset_mode=AutoresetMode.SAME_STEP)
+    steps = iter(ExperienceStream(RecordEpisodeStatistics(vector_env.FinalStates(envs)), counting))
+    for _ in range(12):
+        next(steps)
+
+
+@pytest.mark.parametrize("env_id", ["fakes:Board-method-v0", "fakes:Image-info-v0"])
+def test_sampled_states_have_their_masks(env_id):
+    source, played = stream(env_id, 3), []
+    ring = Ring.for_source(source, 60)
+    act = source.agent
+    source.agent = lambda states, *rest: (played.append(states.copy()), act(states, *rest))[1]
+    source.agent.initial_state = act.initial_state
+    ring.populate(48)
+    batch = ring.sample(40)
+    for index, state in zip(batch.indices.tolist(), batch.for_net("cpu").states.numpy(), strict=True):
+        step, env = divmod(index, 3)
+        assert np.array_equal(state, played[step][env])
+
+
+def test_stacks_of_a_list_are_those_of_its_environments():
+    source = single(FrameStack(fakes.Catch(9), 2))
+    items = iter(source)
+    transitions = [next(items) for _ in range(30)]
+    assert transitions[0].state.shape == (2, 9, 9)
+    for before, after in itertools.pairwise(transitions):
+        shown = np.asarray(after.state)
+        assert np.array_equal(shown, shown[[0, 0]] if before.last_state is None else before.last_state)
