@@ -1,5 +1,8 @@
 """Helpers for tests of experience sources and of the run around them."""
 
+import numpy as np
+import ptan
+
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
 from lib.system.clock import Stopwatch
@@ -8,6 +11,17 @@ from lib.system.clock import Stopwatch
 def last(transition):
     """Return the number in a transition's last_state, or None if the episode is over."""
     return None if transition.last_state is None else int(transition.last_state[0])
+
+
+class Alternating(ptan.agent.BaseAgent):
+    """Agent that ignores the states and alternates between the actions 1 and 0."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, states, agent_states):
+        self.calls += 1
+        return np.full(len(states), self.calls % 2), agent_states
 
 
 class CountingSource(ExperienceSource):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ptan.experience import ExperienceFirstLast
 
-from agents import Alternating
 from fakes import Catch, Counting
 from lib.envs.frames import FrameStack, LazyFrames
 from lib.errors import UsageError
@@ -18,7 +17,7 @@ from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.system import memory
 from oracles.replay import ListReplay
-from sources import last
+from sources import Alternating, last
 
 
 def source_of(*envs):

@@ -6,11 +6,10 @@ test_stream.py tests how it is resumed.
 import ptan
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
-from agents import Alternating
 from fakes import Counting
 from lib.envs.frames import FrameStack
 from lib.experience.source import ExperienceSourceFirstLast
-from sources import last
+from sources import Alternating, last
 
 
 def source_of(*envs, seed=0):

@@ -16,7 +16,6 @@ import torch
 from ignite.engine import Engine, Events
 from torch import nn
 
-from agents import Alternating
 from fakes import Counting, Failing, Linear
 from lib import common
 from lib.errors import Fault, UsageError
@@ -31,6 +30,7 @@ from lib.run.folder import RunFolder, in_use
 from lib.run.setup import setup_ignite
 from lib.system import clock, memory
 from running import contents, folder, full_disk, result_of
+from sources import Alternating
 
 SMALL = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
 GOAL = {"stop_reward": 15.0, "milestone": None}  # reached when 100 episodes of Counting(length=5) have ended
