@@ -3,7 +3,7 @@
 
 "Lines of lib" counts all modules of lib that importing a script imports. "Lines to read" counts the script and what
 its Read line names: files of lib, or one thing in them. Whoever reads a script has read its parent. Comments count.
-`./bench.py tables` puts chapter 9's part into docs/chapter09.md, and the speeds and lines into the README.
+`./bench.py tables` puts lines and speeds into the README.
 """
 
 import ast
@@ -22,15 +22,15 @@ IDEAS = {
     "00_slow_grads": "autograd also records acting and targets",
     "01_baseline": "textbook DQN with the book's wrappers",
     "02_n_envs": "several environments, one larger batch",
-    "03_parallel": "actor processes play while the learner learns",
+    "03_parallel": "play and learn in separate processes",
     "04_wrappers": "wrappers that do less work",
-    "04_wrappers --envs 3 --parallel": "the same wrappers, with an actor process",
+    "04_wrappers --envs 3 --parallel": "both",
     "05_native_envs": "native games, stepped in threads",
     "06_fast_learner": "bfloat16, channels last, fused Adam",
-    "07_pong_in_minutes": "three-step double DQN, a smaller network, fewer samples",
+    "07_pong_in_minutes": "three-step double DQN, smaller network, fewer samples",
     "distributed/01_ppo": "textbook PPO",
-    "distributed/02_ppo_fast": "small network, normalised values, adaptive and annealed updates",
-    "distributed/03_ppo_actors": "the same, with two actor processes",
+    "distributed/02_ppo_fast": "smaller network, normalised values, updates that shrink",
+    "distributed/03_ppo_actors": "the same, played in two processes",
 }
 
 

@@ -1,22 +1,31 @@
 """Pictures of docs/, made from the results. `./bench.py tables` draws them."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments import BASELINE, CHAPTER08, CHAPTER09, EQUAL, EXPERIMENTS, STEP_PENALTY
+from experiments import CHAPTER08, CHAPTER09, EQUAL, EXPERIMENTS, MINUTES, STEP_PENALTY
 from lib.envs.single_env import reward_threshold
 from results import PROJECT, curves, rounds, runs
-from tables import BOOK, by_variant, minutes
+from tables import by_variant, minutes
 
 import matplotlib
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import MultipleLocator
 
 matplotlib.use("Agg")  # no benchmark opens a window
 
 PICTURES = PROJECT / "docs" / "pictures"
+STEP_PARTS = {  # parts of a step, as in results/runs.csv, with their labels
+    "learn": "learn: loss, gradients, optimizer",
+    "act": "act: the network chooses actions",
+    "environment": "environment: emulator and wrappers",
+    "wait": "wait for actors",
+    "sample": "sample a batch, store a rollout",
+    "rest": "everything else",
+}
 
 
 def axes_of(name: str, width: float, height: float, columns: int = 1, **options: Any) -> tuple[Any, Callable[[], None]]:
@@ -58,13 +67,42 @@ def draw_ranges(axes: Axes, points: pd.DataFrame, x: str, names: Mapping[str, st
             axes.fill_between(own.index, own.min(axis=1), own.max(axis=1), color=line.get_color(), alpha=0.15)
 
 
-def draw_pong(experiment: str, name: str, scale: str, legend: str) -> None:
-    """Draw the return against seconds of an experiment's runs of Pong."""
-    axes, save = axes_of(name, 8, 4)
-    draw_seeds(axes, curves(experiment, "mean_100"), "seconds", EXPERIMENTS[experiment].variants)
+def draw_pong(experiment: str, name: str) -> None:
+    """Draw the return against seconds of an experiment's runs of Pong: every seed, or median and range of three."""
+    axes, save = axes_of(name, 8, 3.6)
+    points = curves(experiment, "mean_100")
+    for number, (variant, own) in enumerate(by_variant(points, EXPERIMENTS[experiment].variants)):
+        color = f"C{number % 10}"
+        lines = [curve.set_index("seconds")["value"] for _, curve in own.groupby("seed")]
+        if len(lines) >= 3:
+            low, middle, high = spread_over_seconds(lines)
+            axes.fill_between(low.index, low, high, color=color, alpha=0.15)
+            lines = [middle]
+        for index, line in enumerate(lines):
+            axes.plot(line.index, line, label="" if index else variant, color=color, linewidth=1.2)
     axes.axhline(18.0, color="black", linewidth=0.8, linestyle="--")
-    axes.set(xscale=scale, xlabel="seconds since the process started", ylabel="mean return of the last 100 episodes")
-    axes.legend(loc=legend, fontsize="x-small")
+    axes.set(xlabel="minutes since the process started", ylabel="mean return of 100 games")
+    axes.xaxis.set_major_locator(MultipleLocator(300))
+    axes.xaxis.set_major_formatter(lambda seconds, _: f"{seconds / 60:.0f}")
+    axes.legend(fontsize=8, loc="lower right")
+    save()
+
+
+def spread_over_seconds(lines: Sequence[pd.Series]) -> tuple[pd.Series, pd.Series, pd.Series]:
+    """Return minimum, median and maximum of curves over seconds. A curve that has ended stays at its last value."""
+    table = pd.concat(lines, axis=1).sort_index().interpolate(method="index", limit_area="inside").ffill().dropna()
+    return table.min(axis=1), table.median(axis=1), table.max(axis=1)
+
+
+def draw_peers() -> None:
+    """Draw the agent steps a second of other projects and of this one's PPO scripts, as peers.png."""
+    own = runs("solve")
+    own = own[own["variant"].str.startswith("distributed")]
+    speeds = pd.concat([runs("peers"), own]).groupby("variant", sort=False)["steps_per_second"].median()
+    axes, save = axes_of("peers", 7, 2.4)
+    axes.barh(speeds.index, speeds, color=["C1" if name.startswith("distributed") else "C0" for name in speeds.index])
+    axes.set(xlabel="agent steps a second, while learning")
+    axes.invert_yaxis()
     save()
 
 
@@ -88,19 +126,34 @@ def draw_overestimation() -> None:
     save()
 
 
-def draw_chapter09() -> None:
-    """Draw the speeds beside the book's, as ratios to the baseline, as chapter09-speed.png."""
-    speeds = rounds(runs("chapter09"), "last_1000_steps_per_second", CHAPTER09)
-    ratios = speeds.div(speeds[BASELINE], axis=0)
-    axes, save = axes_of("chapter09-speed", 7, 3)
-    places = range(len(ratios.columns))
-    low, high = (ratios.median() - ratios.min()), (ratios.max() - ratios.median())
-    book = [BOOK[rung] / BOOK[BASELINE] for rung in ratios]
-    axes.barh([place - 0.2 for place in places], ratios.median(), 0.38, xerr=[low, high], label="here", capsize=2)
-    axes.barh([place + 0.2 for place in places], book, 0.38, label="book, GPU")
-    axes.set(yticks=list(places), yticklabels=list(ratios.columns), xlabel="agent steps/s, ratio to 01_baseline")
-    axes.invert_yaxis()
-    axes.legend()
+def milliseconds(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per variant with the milliseconds of an agent step by part, median over its rows of runs.csv."""
+    frame = frame.reindex(columns=["variant", "steps_per_second", "last_1000_steps_per_second", *STEP_PARTS, "store"])
+    speed = frame["steps_per_second"].fillna(frame["last_1000_steps_per_second"])
+    seconds = frame[[*STEP_PARTS]].assign(sample=frame["sample"] + frame["store"])
+    shares = seconds.div(seconds.sum(axis=1), axis=0)
+    return shares.mul(1000 / speed, axis=0).groupby(frame["variant"]).median()
+
+
+def draw_parts() -> None:
+    """Draw the time of an agent step by part, as step-parts.png. PPO was measured on another machine."""
+    book = milliseconds(runs("chapter09")).loc[CHAPTER09[1:]]
+    tuned = milliseconds(runs("minutes-speed")).loc[list(MINUTES[1:])]
+    ppo = milliseconds(runs("solve"))
+    ppo = ppo[ppo.index.str.startswith("distributed")]
+    panels = (("the book's settings", book), ("settings for a CPU; below, PPO", pd.concat([tuned, ppo])))
+    (left, right), save = axes_of("step-parts", 11, 3.8, 2)
+    for axes, (title, table) in zip((left, right), panels, strict=True):
+        start = pd.Series(0.0, table.index)
+        for color, (part, label) in enumerate(STEP_PARTS.items()):
+            axes.barh(table.index, table[part], left=start, label=label, color=f"C{color}")
+            start = start + table[part]
+        for row, total in enumerate(start):
+            axes.text(total, row, f" {total:.1f}", va="center", fontsize=8)
+        axes.set(title=title, xlabel="milliseconds per agent step", xlim=(0, 1.12 * start.max()))
+        axes.invert_yaxis()
+        axes.tick_params(axis="y", labelsize=8)
+    left.figure.legend(*left.get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=3)
     save()
 
 
@@ -128,16 +181,6 @@ def draw_minutes() -> None:
     left.set(xlabel="minutes", ylabel="mean return of the last 100 games")
     right.set(xlabel="thousand agent steps")
     right.legend(fontsize=8)
-    save()
-
-
-def draw_catch() -> None:
-    """Draw the curves on Catch, as chapter09-catch.png."""
-    points = curves("catch", "return")
-    axes, save = axes_of("chapter09-catch", 7, 3.5)
-    draw_ranges(axes, points[points["step"] <= 2500], "step", {name: name for name in EXPERIMENTS["catch"].variants})
-    axes.set(xlabel="agent steps, warm-up included", ylabel="return: mean and range of the seeds")
-    axes.legend()
     save()
 
 
@@ -178,13 +221,12 @@ def draw_snake_and_blocks() -> None:
 
 def draw() -> None:
     """Draw all pictures."""
-    draw_pong("solve", "speed", "log", "upper left")
-    draw_pong("peers", "peers", "linear", "center right")
+    draw_pong("solve", "speed")
+    draw_peers()
+    draw_parts()
     draw_chapter08()
     draw_overestimation()
-    draw_chapter09()
     draw_sweep()
     draw_minutes()
-    draw_catch()
     draw_actors()
     draw_snake_and_blocks()

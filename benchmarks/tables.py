@@ -103,7 +103,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def measured_on(frame: pd.DataFrame, rounds: int = 0) -> str:
-    """Return one sentence with the machines, versions and dates of measurements.
+    """Return one sentence with the machines and dates of measurements; machines.json has the versions of packages.
 
     Args:
         frame: rows of runs.csv.
@@ -111,7 +111,7 @@ def measured_on(frame: pd.DataFrame, rounds: int = 0) -> str:
     """
     known = results.machines()
     stamps = [known[key] for key in frame["machine"].unique()]
-    places = "; and on ".join(dict.fromkeys(_place(**stamp) for stamp in stamps))
+    places = "; and on ".join(dict.fromkeys(_place(stamp["machine"]) for stamp in stamps))
     in_rounds = f"; {rounds} round{'s' * (rounds != 1)}" if rounds else ""
     return f"Measured on {places}; {_days(frame)}{in_rounds}."
 
@@ -126,15 +126,14 @@ def _processor(machine: Mapping[str, Any]) -> str:
     return name.replace("(R)", "").removesuffix(" Processor")
 
 
-def _place(machine: Mapping[str, Any], versions: Mapping[str, str]) -> str:
-    gpu = "no GPU" if machine["device"] == "cpu" else machine["device"]
-    threads = machine["torch_threads"]
-    limited = "" if threads == machine["cores"] else f", {threads} torch thread{'s' * (threads != 1)}"
-    known = machine.get("fast_bfloat16")  # older results lack it
-    precision = "" if known is None else ", bfloat16" if known else ", no bfloat16"
-    cores = f"{machine['cores']} core{'s' * (machine['cores'] != 1)}"
-    torch = versions["torch"].removesuffix("+cpu")
-    return f"{cores} ({_processor(machine)}), {gpu}{precision}{limited}, torch {torch}, ale-py {versions['ale-py']}"
+def _place(machine: Mapping[str, Any]) -> str:
+    parts = [
+        f"{machine['cores']} core{'s' * (machine['cores'] != 1)} ({_processor(machine)})",
+        "" if machine["device"] == "cpu" else str(machine["device"]),
+        "bfloat16" if machine.get("fast_bfloat16") else "",  # older results lack it
+        "1 torch thread" if machine["torch_threads"] == 1 < machine["cores"] else "",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def by_variant(frame: pd.DataFrame, names: Iterable[str] = ()) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -205,23 +204,12 @@ def solve_table(frame: pd.DataFrame) -> str:
     header = (
         "script",
         "time to solve Pong",
-        "emulator alone in that time, million agent steps",
+        "emulator alone, million steps",
         "thousand agent steps",
         "agent steps/s",
         "lowest greedy mean",
     )
     return with_source(table(header, rows), frame)
-
-
-def short_solve_table(frame: pd.DataFrame) -> str:
-    """Return the README's table: time and steps of the scripts until they solved Pong, on CPUs."""
-    known = results.machines()
-    frame = frame[[known[key]["machine"]["device"] == "cpu" for key in frame["machine"]]]
-    rows = []
-    for script, own in by_variant(frame, EXPERIMENTS["solve"].variants):
-        steps = steps_to_goal(own)
-        rows.append((f"`{script}`", time_to_goal(own), spread(steps, 0) if steps.min() < math.inf else ""))
-    return with_source(table(("script", "time to solve Pong: median (range)", "agent steps"), rows), frame)
 
 
 def trials_table(frame: pd.DataFrame) -> str:
@@ -260,33 +248,40 @@ def _short(script: str) -> str:
 # Speeds
 
 
-def ladder_table() -> str:
-    """Return a row per script of chapter 9 and of PPO: its idea, its lines, its speed and its ratio to the baseline."""
+def readme_table() -> str:
+    """Return the README's table: a row per rung with its idea, its lines to read, its speed and its time to solve Pong.
+
+    The time is that of `solve` on a CPU, with the script's own settings; empty if it was not measured.
+    """
+    speeds = rounds(runs("ladder"), "steps_per_second", EXPERIMENTS["ladder"].variants).median()
+    known = results.machines()
+    solved = runs("solve")
+    solved = solved[[known[key]["machine"]["device"] == "cpu" for key in solved["machine"]]]
+    times = {script: _minutes(own) for script, own in by_variant(solved)}
+    rows = [
+        (
+            f"`{rung}`",
+            ladder.IDEAS.get(rung) or ladder.IDEAS[rung.split()[0]],
+            f"{ladder.lines_of(PROJECT / ladder.script_of(rung))[1]:,}",
+            f"{speeds[rung]:,.0f}",
+            times.get(rung, ""),
+        )
+        for rung in LADDER
+        if rung in speeds and rung not in ("00_slow_grads", "04_wrappers --envs 3 --parallel")  # docs/chapter09.md
+    ]
+    return table(("script", "idea", "lines to read", "steps/s", "solves Pong in"), rows)
+
+
+def _minutes(own: pd.DataFrame) -> str:
+    """Return the median time of a script's seeds to the goal in minutes."""
+    median = solved_seconds(own).median()
+    return f"{median / 60:.0f} min" if median < math.inf else f"over {time_limit(own) / 60:.0f} min"
+
+
+def ladder_source() -> str:
+    """Return where and when the README's speeds were measured."""
     frame = runs("ladder")
-    speeds = rounds(frame, "steps_per_second", EXPERIMENTS["ladder"].variants)
-    rows = []
-    for rung in LADDER:
-        if rung in speeds:
-            imported, to_read = ladder.lines_of(PROJECT / ladder.script_of(rung))
-            ratio = (speeds[rung] / speeds[BASELINE]).median()
-            rows.append(
-                (
-                    f"`{rung}`",
-                    ladder.IDEAS.get(rung) or ladder.IDEAS[rung.split()[0]],
-                    f"{round(imported, -2):,}",  # rounded, because every change of lib/run changes it
-                    f"{to_read:,}",
-                    f"{speeds[rung].median():,.0f}",
-                    f"{ratio:.{1 if ratio >= 10 else 2}f}",
-                )
-            )
-    header = ("script", "idea", *ladder.LINES, "agent steps/s", "ratio to `01_baseline`, median of rounds")
-    return with_source(table(header, rows), frame, len(speeds))
-
-
-def scripts_table() -> str:
-    """Return a row per script of chapter 9: its parent, the lines that differ, and what stays the same."""
-    rows = [ladder.row(script) for script in ladder.SCRIPTS if script.parent.name == "chapter09"]
-    return table(ladder.HEADER, [(f"`{name}`", *cells) for name, *cells in rows])
+    return measured_on(frame, len(rounds(frame, "steps_per_second", EXPERIMENTS["ladder"].variants)))
 
 
 def chapter09_table() -> str:
@@ -298,7 +293,7 @@ def chapter09_table() -> str:
     for rung in speeds:
         book = f"{BOOK[rung]} ({BOOK[rung] / BOOK[BASELINE]:.2f})"
         ratio = spread(speeds[rung] / speeds[BASELINE], 2)
-        rows.append((f"`{rung}`", spread(speeds[rung]), ratio, f"{warm_up[rung].median():,.0f}", book))
+        rows.append((f"`{rung}`", f"{speeds[rung].median():.0f}", ratio, f"{warm_up[rung].median():,.0f}", book))
     header = ("script", "agent steps/s", "ratio to 01", "warm-up steps/s", "book f/s (ratio)")
     return with_source(table(header, rows), frame, len(speeds))
 
@@ -330,11 +325,10 @@ def minutes_table() -> str:
             (
                 f"`{rung}`",
                 len(own),
-                spread(speeds[rung], 0),
+                f"{speeds[rung].median():,.0f}",
                 spread(to_17[rung], 0),
                 spread(to_18[rung], 0),
                 f"{change:+.0f} %" if is_compared else "",
-                spread(own["episodes_to_goal"], 0),
                 spread(own["steps_to_goal"] / 1000, 0),
             )
         )
@@ -345,7 +339,6 @@ def minutes_table() -> str:
         "minutes to 17",
         "to 18",
         "minutes to 18, change",
-        "episodes",
         "thousand steps to 18",
     )
     trained, known = runs("minutes"), results.machines()
@@ -355,13 +348,10 @@ def minutes_table() -> str:
 
 
 def engines_table() -> str:
-    """Return the steps/s of each engine by number of actors, and the ratios to inline actors in the same round."""
+    """Return the steps/s of each engine by number of actors."""
     frame = runs("engines")
     speeds = rounds(frame, "steps_per_second", EXPERIMENTS["engines"].variants)
-    rows = [(engine, *(spread(speeds[f"{engine} {n}"], 0) for n in ACTORS)) for engine in ENGINES]
-    for engine in ENGINES[1:]:
-        ratios = [speeds[f"{engine} {n}"] / speeds[f"inline {n}"] for n in ACTORS]
-        rows.append((f"{engine}, ratio to inline", *(spread(ratio, 2) for ratio in ratios)))
+    rows = [(engine, *(f"{speeds[f'{engine} {n}'].median():,.0f}" for n in ACTORS)) for engine in ENGINES]
     header = ("agent steps/s", *(f"{n} actor{'s' * (n > 1)}" for n in ACTORS))
     return with_source(table(header, rows), frame, len(speeds))
 
@@ -373,13 +363,14 @@ def latency_table() -> str:
     rows = []
     for engine in ENGINES:
         ratio = speeds[f"{engine} {ACTORS[-1]}"] / speeds[f"{engine} {ACTORS[0]}"]
-        rows.append((engine, *(spread(speeds[f"{engine} {n}"], 0) for n in ACTORS), spread(ratio, 2)))
+        medians = (f"{speeds[f'{engine} {n}'].median():,.0f}" for n in ACTORS)
+        rows.append((engine, *medians, f"{ratio.median():.1f}"))
     header = ("agent steps/s", *(f"{n} actor{'s' * (n > 1)}" for n in ACTORS), f"ratio of {ACTORS[-1]} to 1")
     return with_source(table(header, rows), frame, len(speeds))
 
 
 def plan_table() -> str:
-    """Return the agent steps per second of Pong that actors, learner and network of each setup allow."""
+    """Return the agent steps per second of Pong that actors and learner of each setup allow."""
     frame = runs("engines")
     inline = frame[frame["variant"] == "inline 1"]
     # Timing begins with the first batch. By then, two rollouts have been played, and the second has not been used.
@@ -387,18 +378,15 @@ def plan_table() -> str:
     acting = (steps - 2 * rollout) / inline["wait"].median() / 2  # of one core: an inline actor plays on two
     learning = (steps - rollout) / inline["learn"].median()
     gpu = 4_582  # 03_ppo_actors with 8 actors and an H200, 2026-11-26; its learner alone is faster
-    # The newest screen, a share of the three before a segment of 64 steps, an action, four float32 and two booleans.
-    step_bytes = 84 * 84 * (1 + 3 / 64) + 8 + 4 * 4 + 2
     setups = (
-        ("16 cores", 14, learning),
-        ("8 machines of 32 cores, a GPU", 256, gpu),
+        ("14 actors", 14, learning),
+        ("256 actors, a GPU", 256, gpu),
         ("1,000 actors, a GPU", 1000, gpu),
     )
     rows = []
     for setup, actors, learner in setups:
-        bounds = [f"{bound:,.0f}" for bound in (actors * acting, learner, 10e9 / 8 / step_bytes)]
-        rows.append((setup, f"{actors:,}", *bounds, max(1, round(learner / acting))))
-    header = ("setup", "actors", "actors' bound", "learner's bound", "10 Gbit/s", "actors that one learner can use")
+        rows.append((setup, f"{actors * acting:,.0f}", f"{learner:,.0f}", max(1, round(learner / acting))))
+    header = ("setup", "actors' bound", "learner's bound", "actors that one learner can use")
     return table(header, rows)
 
 
@@ -406,13 +394,14 @@ def plan_table() -> str:
 
 
 def chapter08_table() -> str:
-    """Return a row per variant: mean return over the whole run and at its end, and the steps to a mean of 0."""
+    """Return a row per variant: mean return over the whole run and at its end, and the steps to a mean of 0.
+
+    Bins in which no episode ended are interpolated linearly.
+    """
     frame, points = runs("chapter08"), curves("chapter08", "return")
     rows = []
     for variant, own in by_variant(frame, CHAPTER08):
-        # Bins in which no episode ended are interpolated linearly.
         means = points[points["variant"] == variant].pivot(index="step", columns="seed", values="value")
-        by_bin = [steps.index[steps >= 0][0] for _, steps in means.items() if (steps >= 0).any()]
         means = means.interpolate(limit_area="inside")
         whole, late = means.mean(), means[means.index > 0.75 * means.index.max()].mean()
         reached = own["steps_to_goal"][own["steps_to_goal"] < math.inf]
@@ -421,7 +410,6 @@ def chapter08_table() -> str:
                 variant,
                 f"{whole.mean():.2f} ({whole.min():.2f} to {whole.max():.2f})",
                 f"{late.mean():.2f}",
-                spread_of_seeds(by_bin, len(own)),
                 spread_of_seeds(reached, len(own)),
             )
         )
@@ -429,8 +417,7 @@ def chapter08_table() -> str:
         "variant",
         "mean return (range)",
         "last quarter",
-        "steps until the mean over 10,000 steps reaches 0",
-        "steps until the mean over 100 episodes reaches 0",
+        "steps until 100 episodes average 0",
     )
     return with_source(table(header, rows), frame)
 
@@ -444,19 +431,6 @@ def overestimation_table() -> str:
         cells = (own["predicted"], own["earned"], own["predicted"] - own["earned"], last)
         rows.append((variant, len(own), *(spread(cell, 2) for cell in cells)))
     header = ("", "seeds", "predicted value", "discounted return", "overestimated by", "mean return at the end")
-    return with_source(table(header, rows), frame)
-
-
-def actors_table() -> str:
-    """Return a row per number of actors: final return, seconds to a return of 100, and steps."""
-    frame, points = runs("actors"), curves("actors", "return")
-    rows = []
-    for actors, own in by_variant(points, EXPERIMENTS["actors"].variants):
-        late = own[own["seconds"] > 70].groupby("seed")["value"].mean()
-        reached = own[own["value"] >= 100].groupby("seed")["seconds"].min()
-        steps = own.groupby("seed")["step"].max()
-        rows.append((actors, spread(late, 0), spread_of_seeds(reached, len(late)), spread(steps, 0)))
-    header = ("actors", "mean return, last 20 s", "seconds to a return of 100", "agent steps in total")
     return with_source(table(header, rows), frame)
 
 
@@ -483,8 +457,8 @@ def games_table() -> str:
                 f"`{script}`",
                 f"{solved.sum()} of {len(own)}",
                 spread(own["steps_to_goal"], 0) if solved.any() else f"not in {int(limit):,}",
-                spread(own["seconds_to_goal"], 0) if solved.any() else "",
-                spread(own["greedy"], 2),
+                f"{own['seconds_to_goal'].median():,.0f}" if solved.any() else "",
+                f"{own['greedy'].median():.2f}",
             )
         )
     header = (
@@ -493,53 +467,24 @@ def games_table() -> str:
         "script",
         "seeds solved",
         "steps to the goal",
-        "seconds to the goal",
-        "greedy return, 100 episodes",
-    )
-    return with_source(table(header, rows), frame)
-
-
-def peers_table() -> str:
-    """Return a row per peer."""
-    frame = runs("peers")
-    rows = []
-    for peer, own in by_variant(frame, EXPERIMENTS["peers"].variants):
-        [limit] = re.findall(r" or (\d+) s$", own["settings"].iloc[0])
-        is_solved = own["seconds_to_goal"] < math.inf
-        seconds = (
-            spread(own["seconds_to_goal"], 0, unit=" s", single="seed") if is_solved.any() else f"not in {limit} s"
-        )
-        emulator = own.reindex(columns=["emulator_before", "emulator_after"]).mean(axis=1)
-        cells = (own["steps"] / 1000, 0), (own["mean_100"], 1), (own["steps_per_second"], 0), (emulator, 0)
-        versions = ", ".join(own["version"].unique())
-        rows.append((f"`{peer}`", versions, seconds, *(spread(values, digits) for values, digits in cells)))
-    header = (
-        "project",
-        "version",
-        "time to 18",
-        "thousand agent steps",
-        "final mean of up to 100 episodes",
-        "agent steps/s",
-        "emulator alone",
+        "seconds",
+        "greedy return",
     )
     return with_source(table(header, rows), frame)
 
 
 TABLES: tuple[tuple[str, str, Callable[[], str]], ...] = (  # page, marker and function
-    ("README.md", "solve", lambda: short_solve_table(runs("solve"))),
-    ("README.md", "ladder", ladder_table),
+    ("README.md", "ladder", readme_table),
+    ("docs/speed.md", "ladder", ladder_source),
     ("docs/speed.md", "solve", lambda: solve_table(runs("solve"))),
-    ("docs/speed.md", "peers", peers_table),
     ("docs/ppo.md", "trials", lambda: trials_table(runs("trials"))),
     ("docs/chapter08.md", "overestimation", overestimation_table),
     ("docs/chapter08.md", "pong", chapter08_table),
-    ("docs/chapter09.md", "ladder", scripts_table),
     ("docs/chapter09.md", "speed", chapter09_table),
     ("docs/chapter09.md", "minutes", minutes_table),
     ("docs/distributed.md", "lag", lag_table),
     ("docs/distributed.md", "speed", engines_table),
     ("docs/distributed.md", "latency", latency_table),
-    ("docs/distributed.md", "curve", actors_table),
     ("docs/distributed.md", "plan", plan_table),
     ("docs/your-environment.md", "own-games", games_table),
 )

@@ -65,8 +65,8 @@ def test_the_time_to_solve_counts_what_was_reached_within_the_limit(kept):
     assert solved[1:4] == ["600 s (300 to never), 2 of 3 seeds", "1.20 (0.60 to never)", "600 (300 to never)"]
     assert solved[5] == "17.0"
     assert unsolved[1] == "not in 900 s"
-    text = tables.short_solve_table(results.runs("solve"))
-    assert "Measured on 2 cores (AMD EPYC), no GPU, torch 2.13.0, ale-py 0.12.1; 20" in text
+    text = tables.solve_table(results.runs("solve"))
+    assert "Measured on 2 cores (AMD EPYC); 20" in text
 
 
 def test_trials_are_compared_with_the_script_without_options(kept):
@@ -88,7 +88,7 @@ def test_minutes_are_steps_divided_by_the_median_speed_and_equal_rungs_share_the
             kept("minutes-speed", rung, seed, last_1000_steps_per_second=speed)
     rows = {row[0]: row[1:] for row in cells(tables.minutes_table())}
     assert rows["`00_slow_grads`"][2:5] == ["71 (71 to 71)", "143 (143 to 143)", "+43 %"]
-    assert rows["`01_baseline`"][:5] == ["2", "100 (100 to 100)", "50 (50 to 50)", "100 (100 to 100)", ""]
+    assert rows["`01_baseline`"][:5] == ["2", "100", "50 (50 to 50)", "100 (100 to 100)", ""]
     assert rows["`03_parallel`"][2:5] == ["60 (40 to 80)", "120 (80 to 160)", "+20 %"]
 
 
@@ -96,9 +96,7 @@ def test_bins_without_a_finished_episode_are_interpolated(kept):
     for seed, values in ((1, {250: -2.0, 750: 1.0, 1000: 2.0}), (2, {250: 0.0, 500: 0.0})):
         curve = pd.DataFrame({"step": list(values), "seconds": None, "value": list(values.values())})
         kept("chapter08", "basic", seed, curves={"return": curve}, steps_to_goal=math.inf)
-    assert cells(tables.chapter08_table()) == [
-        ["basic", "0.06 (0.00 to 0.12)", "2.00", "500 (250 to 750)", "0 of 2 seeds"]
-    ]
+    assert cells(tables.chapter08_table()) == [["basic", "0.06 (0.00 to 0.12)", "2.00", "0 of 2 seeds"]]
 
 
 def test_a_block_replaces_only_the_text_between_its_markers():
