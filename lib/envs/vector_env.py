@@ -10,7 +10,6 @@ episode ended. These entries may be missing if no episode ended.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, SupportsFloat, cast
 
 import gymnasium as gym
@@ -76,7 +75,11 @@ def make_vector_env(
         envs = RecordEpisodeStatistics(NativeAtari(_registered_arguments(first, env_id), num_envs, threads))
         return cast(DiscreteVectorEnv, ClipReward(envs, -1.0, 1.0))
     env = Pausable(wrapped(first, env_id))
-    make = partial(_make_pausable, env_id, isinstance(env.observation_space, MaskedBox))
+    masked = isinstance(env.observation_space, MaskedBox)
+
+    def make() -> gym.Env:
+        return Pausable(wrapped(make_plain_env(env_id), env_id, masked=masked))
+
     others: VectorEnv[Any, Any, Any]
     if processes:
         from lib.envs.process_env import ProcessVectorEnv  # few runs need it
@@ -85,15 +88,8 @@ def make_vector_env(
     else:
         others = SyncVectorEnv([lambda: env, *[make] * (num_envs - 1)], autoreset_mode=AutoresetMode.SAME_STEP)
     # Returns are summed in float64, as in single environments, before rewards become float32.
-    return cast(DiscreteVectorEnv, TransformReward(RecordEpisodeStatistics(FinalStates(others)), _as_float32))
-
-
-def _as_float32(rewards: np.ndarray) -> np.ndarray:
-    return rewards.astype(np.float32)
-
-
-def _make_pausable(env_id: str, masked: bool) -> gym.Env:
-    return Pausable(wrapped(make_plain_env(env_id), env_id, masked=masked))
+    counted = RecordEpisodeStatistics(FinalStates(others))
+    return cast(DiscreteVectorEnv, TransformReward(counted, lambda rewards: rewards.astype(np.float32)))
 
 
 def vector_frame_skip(envs: VectorEnv) -> int:
