@@ -59,20 +59,18 @@ class Job(NamedTuple):
         return {"experiment": self.experiment, "variant": self.variant, "seed": str(self.seed)}
 
 
+HERE: dict[str, Any] = {}  # this machine by its key, with each device and number of threads that is used
+
+
 def place(device: str, threads: int | None) -> Place:
-    """Return the commit and the machine of measurements that begin now. A new machine is added to machines.json."""
+    """Return the commit and the machine of measurements that begin now."""
     described = machine.machine(device)
     if threads is not None:
         described |= {"torch_threads": threads}
-    return Place(current_commit() or "unknown", keep_machine({"machine": described, "versions": versions()}))
-
-
-def keep_machine(described: Mapping[str, Any]) -> str:
-    """Add a machine to machines.json, and return its key, which is a digest."""
-    key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:8]
-    with _lock():
-        files.write(RESULTS / "machines.json", json.dumps(machines() | {key: described}, indent=1) + "\n")
-    return key
+    stamp = {"machine": described, "versions": versions()}
+    key = hashlib.sha256(json.dumps(stamp, sort_keys=True).encode()).hexdigest()[:8]
+    HERE[key] = stamp
+    return Place(current_commit() or "unknown", key)
 
 
 def machines() -> dict[str, Any]:
@@ -90,24 +88,20 @@ def add(job: Job, figures: Mapping[str, Any], curves: Mapping[str, pd.DataFrame]
         figures: its figures by name.
         curves: its curves by name, with the columns step, seconds and value.
     """
-    where = {"settings": job.settings, **job.place._asdict(), "measured": _now()}
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    where = {"settings": job.settings, **job.place._asdict(), "measured": now}
     row = job.key | where | {name: as_text(value) for name, value in figures.items()}
     points = [
         job.key | {"curve": name} | {column: as_text(value) for column, value in point.items()}
         for name, curve in (curves or {}).items()
         for point in curve.to_dict("records")
     ]
-    with _lock():  # another measurement of this checkout may end at the same time
+    with FileLock(RESULTS / "lock"):  # another measurement of this checkout may end at the same time
+        if job.place.machine in HERE:
+            known = machines() | {job.place.machine: HERE[job.place.machine]}
+            files.write(RESULTS / "machines.json", json.dumps(known, indent=1) + "\n")
         _replace("curves.csv", (*KEY, *POINT), job.key, points)
         _replace("runs.csv", (*KEY, *CONDITIONS), job.key, [row])  # last: what it has is complete
-
-
-def _now() -> str:
-    return datetime.now().astimezone().isoformat(timespec="seconds")
-
-
-def _lock() -> FileLock:
-    return FileLock(RESULTS / "lock")
 
 
 def _replace(name: str, columns: Iterable[str], key: Row, new: Iterable[Row]) -> None:
