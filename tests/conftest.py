@@ -11,7 +11,6 @@ import os
 import runpy
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,14 +33,6 @@ LONGEST = (
     "test_book_scripts.py",
     "chapter09/test_parallel.py",
 )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder of the fork server that all test processes share; see forked.py."""
-    if not hasattr(config, "workerinput"):
-        folder = tempfile.TemporaryDirectory()
-        config.add_cleanup(folder.cleanup)
-        os.environ[forked.FOLDER] = folder.name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,7 +23,7 @@ from torch import nn
 
 from lib.actors.engines import Engine
 from lib.actors.fleet import Fleet
-from lib.actors.worker import Hello, Lost, Ready, State, Weights
+from lib.actors.worker import Lost, Weights
 from lib.envs import vector_env
 from lib.experience.ring import Ring
 from lib.experience.stream import ExperienceStream
@@ -64,19 +64,6 @@ class Counting(gym.Env):
             end and self.truncates,
             {},
         )
-
-
-class Logged(Counting):
-    """Counting that writes a byte to a file at each step."""
-
-    def __init__(self, path):
-        super().__init__(200)
-        self.path = path
-
-    def step(self, action):
-        with self.path.open("a") as file:
-            file.write(".")
-        return super().step(action)
 
 
 class Slow(Counting):
@@ -564,7 +551,8 @@ def fail_on_purpose(actor):
 def play_and_hang(connection, engine):
     """Send the process ids of two actors that hang in their second segments, and wait. Runs in a child process."""
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # for workers of Ray
-    fleet = Fleet(engine, [partial(Counter, before=lambda actor: time.sleep(600 * actor.count))] * 2, [None] * 2)
+    makes = [partial(Counter, before=lambda actor: time.sleep(600 * actor.count))] * 2
+    fleet = Fleet(engine, makes, [None] * 2, [""] * 2)
     pids = set()
     while len(pids) < 2 or fleet.idle():
         for index in fleet.idle():
@@ -589,15 +577,14 @@ class FakeEngine(Engine):
         self.now, self.killed = 100.0, []
         self._delay, self._answers, self._numbers = delay, [], itertools.count()
 
-    def start(self, index, payload):
-        self.send(index, "hello")
-        self.send(index, "start")
+    def start(self, index):
+        pass
 
     def send(self, index, method, *arguments):
         delay = self._delay(index, method)
         if delay is not None:
             played = Count(index, 0, 1, 1, 1, 0, restart=(1, 1), seconds=delay)
-            answer = {"hello": Hello.here(), "start": Ready(), "state": State(index), "play": played}[method]
+            answer = {"hello": ("here", torch.__version__), "start": None, "state": index, "play": played}[method]
             heapq.heappush(self._answers, (self.now + delay, next(self._numbers), index, answer))
 
     def lose(self, index):

@@ -1,12 +1,13 @@
 """Fork server for scripts under test.
 
-Importing torch, ignite and lib costs a new Python process about four seconds. The server imports them once for all test
-processes and forks a process for each script, and that process forks another one that becomes the fork server of the
-script's actors. The script's standard output and standard error go into files.
+Importing torch, ignite and lib costs a new Python process about four seconds. Each test process starts a server that
+imports them once and forks a process for each script, and that process forks another one that becomes the fork server
+of the script's actors. The script's standard output and standard error go into files.
 """
 
 import atexit
 import fcntl
+import functools
 import gc
 import io
 import json
@@ -21,11 +22,11 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from multiprocessing import util
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -53,32 +54,36 @@ PRELOADED = (
     "tqdm",
 )
 STREAMS = ("stdout", "stderr")
-FOLDER = "FORK_SERVER"  # environment variable with the folder of the server's socket
+LOCK = threading.Lock()  # tests ask from several threads
 
 
 class ForkedProcess:
     """A running script, with the part of subprocess.Popen's interface that the tests use.
 
     Args:
-        server: fork server that started the script.
-        args: command line.
-        pid: process id.
-        output: temporary folder with the files stdout and stderr.
+        script: path relative to `cwd`.
+        options: command-line options.
+        cwd: working directory.
+        env: all environment variables.
+        start_new_session: make the script the leader of a new session, as a terminal does.
     """
 
     def __init__(
-        self, server: "ForkServer", args: list[str], pid: int, output: tempfile.TemporaryDirectory[str]
+        self, script: str, options: Sequence[str], cwd: Path, env: Mapping[str, str], start_new_session: bool = False
     ) -> None:
-        self.args = args
-        self.pid = pid
+        self.args = [script, *options]
         self.returncode: int | None = None
-        self._server = server
-        self._output = output
+        self._output = tempfile.TemporaryDirectory()
+        for stream in STREAMS:
+            Path(self._output.name, stream).touch()
+        request = (script, list(options), str(cwd), dict(env), self._output.name, start_new_session)
+        self._search_path = env.get("PYTHONPATH", "")
+        self.pid = cast(int, ask(self._search_path, request))
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the script runs."""
         if self.returncode is None:
-            self.returncode = self._server.poll(self.pid)
+            self.returncode = ask(self._search_path, self.pid)
         return self.returncode
 
     def read(self, stream: str) -> str:
@@ -108,87 +113,21 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-class ForkServer:
-    """Client of the server that forks scripts for all test processes. The first client starts the server."""
-
-    def __init__(self) -> None:
-        self._server: Connection | None = None
-        self._lock = threading.Lock()
-
-    def start(
-        self,
-        script: str,
-        options: Sequence[str],
-        cwd: Path,
-        env: Mapping[str, str],
-        start_new_session: bool = False,
-    ) -> ForkedProcess:
-        """Start a script and return at once.
-
-        Args:
-            script: path relative to `cwd`.
-            options: command-line options.
-            cwd: working directory.
-            env: all environment variables.
-            start_new_session: make the script the leader of a new session, as a terminal does.
-        """
-        output = tempfile.TemporaryDirectory()
-        for stream in STREAMS:
-            Path(output.name, stream).touch()
-        request = {
-            "script": script,
-            "options": list(options),
-            "cwd": str(cwd),
-            "env": dict(env),
-            "output": output.name,
-            "start_new_session": start_new_session,
-        }
-        with self._lock:
-            if self._server is None:
-                self._server = connect(Path(os.environ[FOLDER]), env)
-            pid = cast(int, self._ask(request))
-        return ForkedProcess(self, [script, *options], pid, output)
-
-    def poll(self, pid: int) -> int | None:
-        """Return the exit code of a script, or None while it runs."""
-        with self._lock:
-            return self._ask(pid)
-
-    def _ask(self, request: dict[str, Any] | int) -> int | None:
-        """Send a request to the server process and return its reply."""
-        assert self._server is not None
-        self._server.send(request)
-        return cast("int | None", self._server.recv())
+@functools.cache
+def server(search_path: str) -> Connection:
+    """Start the server for scripts with this PYTHONPATH, and return the connection to it."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        env = os.environ | {"PYTHONPATH": search_path}
+        subprocess.Popen([sys.executable, __file__], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=env)
+    return Connection(ours.detach())
 
 
-def connect(folder: Path, env: Mapping[str, str]) -> Connection:
-    """Connect to the server of all test processes, and start it if there is none.
-
-    Args:
-        folder: folder with its socket and a lock, under which test processes connect and the server ends.
-        env: environment variables of a new server.
-    """
-    connection, address = socket.socket(socket.AF_UNIX), str(folder / "socket")
-    with locked(folder):
-        try:
-            connection.connect(address)
-        except OSError:
-            Path(address).unlink(missing_ok=True)  # of a server that was killed
-            with socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(address)
-                listener.listen()
-                command = [sys.executable, __file__, str(folder)]
-                subprocess.Popen(command, stdin=listener.fileno(), stdout=subprocess.DEVNULL, env=env)
-            connection.connect(address)
-    return Connection(connection.detach())
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder."""
-    with (folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def ask(search_path: str, request: Any) -> int | None:
+    """Send a request to the server, and return its answer; see `serve`."""
+    with LOCK:
+        server(search_path).send(request)
+        return cast("int | None", server(search_path).recv())
 
 
 def restore_default_signals() -> None:
@@ -201,10 +140,11 @@ def restore_default_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def serve(folder: Path) -> None:
-    """Answer the requests of test processes until the last one has ended.
+def serve() -> None:
+    """Answer the requests of the test process until it has ended. Standard input is the socket.
 
-    A number asks for an exit code, anything else starts a script. Standard input is the listening socket.
+    A number asks for the exit code of a script: None while it runs. Anything else starts a script, and its process id
+    is the answer.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # some tests interrupt the whole process group
     for module in PRELOADED:
@@ -213,42 +153,19 @@ def serve(folder: Path) -> None:
     figure = import_module("matplotlib.figure").Figure
     figure.really_savefig, figure.savefig = figure.savefig, save_pixel
     gc.freeze()  # the collector of a forked process would copy all that was imported
-    listener = socket.socket(fileno=0)
-    clients = [accepted(listener)]
-    while clients:
-        for ready in wait([listener, *clients]):
-            if ready is listener:
-                clients.append(accepted(listener))
+    client = Connection(os.dup(0))
+    with suppress(EOFError):
+        while True:
+            request = client.recv()
+            if isinstance(request, int):
+                pid, status = os.waitpid(request, os.WNOHANG)
+                client.send(os.waitstatus_to_exitcode(status) if pid else None)
                 continue
-            client = cast(Connection, ready)
-            try:
-                client.send(answer(client.recv(), clients))
-            except (EOFError, OSError):  # it has ended, or was killed
-                clients.remove(client)
-        if not clients and folder.exists():  # pytest removes the folder at its end
-            with locked(folder):  # nobody can connect meanwhile
-                if wait([listener], 0):
-                    clients.append(accepted(listener))
-                else:
-                    (folder / "socket").unlink()
-
-
-def accepted(listener: socket.socket) -> Connection:
-    """Return the connection of a test process."""
-    return Connection(listener.accept()[0].detach())
-
-
-def answer(request: Any, clients: Sequence[Connection]) -> int | None:
-    """Return a script's exit code, or None while it runs; or start a script, and return its process id."""
-    if isinstance(request, int):
-        pid, status = os.waitpid(request, os.WNOHANG)
-        return os.waitstatus_to_exitcode(status) if pid else None
-    script = os.fork()
-    if script == 0:
-        for client in clients:
-            client.close()
-        run_forked(**request)
-    return script
+            script = os.fork()
+            if script == 0:
+                client.close()
+                run_forked(*request)
+            client.send(script)
 
 
 def save_pixel(figure: Any, file: Any, **options: Any) -> None:
@@ -341,4 +258,4 @@ def run_forked(
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    serve()

@@ -19,7 +19,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from forked import ForkedProcess, ForkServer
+from forked import ForkedProcess
 from lib.experience.transitions import unpack
 from lib.run import checkpoint
 from lib.run.folder import read_params
@@ -38,8 +38,6 @@ WITHOUT_DISPLAY = {name: value for name, value in ENVIRONMENT.items() if name no
 
 Name = TypeVar("Name")
 Result = TypeVar("Result")
-
-_server = ForkServer()
 
 
 def assignments(*fields: str) -> list[str]:
@@ -64,7 +62,7 @@ def start(
     `cwd` is the script's folder by default. The leader of a new session gets Ctrl-C alone, as from a terminal.
     """
     name = f"./{script.name}" if cwd is None else str(PROJECT / script)
-    return _server.start(name, list(map(str, options)), cwd or PROJECT / script.parent, env, start_new_session)
+    return ForkedProcess(name, list(map(str, options)), cwd or PROJECT / script.parent, env, start_new_session)
 
 
 def run(

@@ -1,28 +1,22 @@
 """Engines: where actors run. An engine only starts, sends, receives and ends; see fleet.py for everything else."""
 
-import copy
 from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any
 
-from lib.actors.worker import Weights, Worker, pack
+from lib.actors.worker import Worker
 
 
 class Engine(ABC):
     """Interface of the engines. Actors are numbered from 0; their answers to messages come in order."""
 
     @abstractmethod
-    def start(self, index: int, payload: bytes) -> None:
-        """Start an actor, or one in place of a lost one. It answers Hello when it has started, and later Ready.
+    def start(self, index: int) -> None:
+        """Start the Worker of an actor, or one in place of a lost one."""
 
-        Args:
-            index: index of the actor.
-            payload: see Worker.start.
-        """
-
-    def pack(self, weights: Weights) -> Any:
-        """Return a copy of weights in the form in which `send` takes them, once for all actors."""
-        return copy.deepcopy(pack(weights))
+    def share(self, packed: bytes) -> Any:
+        """Return packed weights in the form in which `send` takes them, once for all actors."""
+        return packed
 
     @abstractmethod
     def send(self, index: int, method: str, *arguments: Any) -> None:
@@ -51,10 +45,8 @@ class InlineEngine(Engine):
         self._workers: dict[int, Worker] = {}
         self._asked: deque[tuple[int, str, tuple[Any, ...]]] = deque()
 
-    def start(self, index: int, payload: bytes) -> None:
-        self._workers[index] = Worker(index)
-        self.send(index, "hello")
-        self.send(index, "start", payload)
+    def start(self, index: int) -> None:
+        self._workers[index] = Worker()
 
     def send(self, index: int, method: str, *arguments: Any) -> None:
         self._asked.append((index, method, arguments))
@@ -63,7 +55,7 @@ class InlineEngine(Engine):
         if not self._asked:
             return []
         index, method, arguments = self._asked.popleft()
-        return [(index, getattr(self._workers[index], method)(*arguments))]
+        return [(index, self._workers[index].answer(method, *arguments))]
 
     def kill(self, index: int) -> None:
         """Do nothing, because an actor that is playing here is never late."""

@@ -15,7 +15,7 @@ from lib.experience.source import ExperienceSourceFirstLast
 from lib.experience.stream import FrameStep
 from lib.system.seeds import hashed_seed, seed_everything, undisturbed
 
-MODEL, SELECTOR = "model.", "selector."  # prefixes of the names of weights
+SELECTOR = "selector:"  # prefix of the names of an action selector's values among the weights
 
 
 @dataclasses.dataclass
@@ -77,11 +77,10 @@ class Player:
 
     def set_model(self, model: Weights) -> None:
         """Act with these weights, and with these values of the action selector."""
-        agent = self._source.agent
-        agent.model.load_state_dict(_without_prefix(model.tensors, MODEL))
-        values = vars(agent.action_selector)
-        for name, value in _without_prefix(model.tensors, SELECTOR).items():
-            values[name] = type(values[name])(value.item())
+        agent, tensors = self._source.agent, dict(model.tensors)
+        for name, value in selector_values(agent.action_selector).items():
+            setattr(agent.action_selector, name, type(value)(tensors.pop(SELECTOR + name).item()))
+        agent.model.load_state_dict(tensors)
         self._version = model.version
 
     def get_trajectory_segment(self) -> Block:
@@ -121,11 +120,7 @@ def selector_values(selector: Any) -> dict[str, float]:
 
 def weights_of(agent: Any, version: int) -> Weights:
     """Return a copy of the model's weights and the selector's values."""
-    tensors = {MODEL + name: tensor.detach().to("cpu", copy=True) for name, tensor in agent.model.state_dict().items()}
+    tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in agent.model.state_dict().items()}
     for name, value in selector_values(agent.action_selector).items():
         tensors[SELECTOR + name] = torch.tensor(value, dtype=torch.float64)
     return Weights(version, tensors)
-
-
-def _without_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -18,15 +18,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from ptan.experience import ExperienceFirstLast
 
 from lib.actors.fleet import Fleet
-from lib.actors.player import Block, Player, weights_of
-from lib.actors.worker import Weights
+from lib.actors.player import Player, weights_of
 from lib.errors import UsageError, counted
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource, Stopped
@@ -36,12 +35,8 @@ from lib.experience.transitions import Transitions, pack, unpack
 from lib.system.clock import Stopwatch, since_process_start
 from lib.system.machine import cores, torch_threads
 
-
-class _Arrived(NamedTuple):
-    """A block that has arrived: its transitions, and the episodes that ended, by the index of their last transition."""
-
-    transitions: list[ExperienceFirstLast]
-    episodes: dict[int, Episode]
+# A block that has arrived: its transitions, each with the episode that it ends, or None.
+Steps = list[tuple[ExperienceFirstLast, Episode | None]]
 
 
 class Players(ExperienceSource):
@@ -96,9 +91,7 @@ class Players(ExperienceSource):
         self.steps_done = 0
         self.clock = Stopwatch()
         self.fleet: Fleet | None = None
-        self._engine = engine
-        self._patience = patience
-        self._address = address
+        self._new_fleet = partial(Fleet, engine, patience=patience, address=address)
         self._ahead = ahead
         self._rounds = rounds
         self._leaves_cores = batch_size is not None and batch_size < self.SMALL_UPDATE
@@ -106,33 +99,23 @@ class Players(ExperienceSource):
         self._parts = _parts(source, players)
         self._states: list[Any] = [None] * players
         self._transitions: list[Transitions | None] = [None] * players  # what makes them of blocks
-        self._blocks: list[deque[_Arrived]] = [deque() for _ in range(players)]  # the cycle's block is the first
-        self._weights: Weights  # with which blocks are ordered in this cycle
+        self._blocks: list[deque[Steps]] = [deque() for _ in range(players)]  # the cycle's block is the first
         self._steps_at = {0: 0}  # value of steps_done at the start of a cycle, by its number
         self._cycle = 0
         self._place = 0  # number of the cycle's transitions that the learner has taken
         self._episodes: list[Episode] = []
-        self._iterating = False
-        self._played = 0  # agent steps of all players since the start
-        self._busy = 0.0  # seconds that the players took for these steps, added up
-        self._marks = (0, since_process_start(), 0.0, 0, 0.0)  # values at the last call of `metrics`
+        self._marks = (0, since_process_start(), 0.0)  # values at the last call of `metrics`
 
     def start(self) -> None:
-        """Start the players.
-
-        Raises:
-            UsageError: see Fleet.
-        """
+        """Start the players."""
         if self.fleet is None:
-            self.fleet = Fleet(
-                self._engine,
-                [partial(Player, part, self._rounds, self.traces) for part in self._parts],
-                self._states,
-                patience=self._patience,
-                stop_asked=lambda: self.stop_asked(),
-                name_of=self._name_of,
-                address=self._address,
-            )
+            makes = [partial(Player, part, self._rounds, self.traces) for part in self._parts]
+            envs = [(part.env_range.indices, part.seed) for part in self._parts]
+            names = [
+                f"Player {index} ({counted('environment', own[0], own[-1])}, seed {seed})"
+                for index, (own, seed) in enumerate(envs)
+            ]
+            self.fleet = self._new_fleet(makes, self._states, names, stop_asked=lambda: self.stop_asked())
             if self._leaves_cores:
                 threads = max(1, min(torch.get_num_threads(), cores() - len(self._parts)))
                 self._while_playing.enter_context(torch_threads(threads))
@@ -147,90 +130,59 @@ class Players(ExperienceSource):
         """Start the players, and yield transitions forever.
 
         Raises:
-            RuntimeError: if this is not the first iterator.
             Stopped: if the run was asked to stop and no block comes.
         """
-        if self._iterating:
-            raise RuntimeError("the players have an iterator already; use it, or, after an error, resume the run")
-        self._iterating = True
         self.start()
         assert self.fleet is not None
         with self.clock("wait"):
             while self.fleet.expected():  # a resumed player needs the weights of each cycle
                 self._take()
-        if not self._place:
-            self._begin_cycle()
         while True:
             if not self._place:  # a resumed cycle has its blocks
-                with self.clock("wait"):
-                    self._wait()
-            yield from self._taken()
+                self._gather()
+            steps = [step for blocks in self._blocks if blocks for step in blocks[0]]
+            for transition, episode in steps[self._place :]:
+                self._place += 1
+                self.steps_done += 1
+                if episode is not None:
+                    self._episodes.append(episode._replace(step=self.steps_done, clock=since_process_start()))
+                self.on_step(1)
+                yield transition
             for blocks in self._blocks:
                 if blocks:
                     blocks.popleft()
             self._cycle += 1
             self._place = 0
-            self._begin_cycle()
 
-    def _begin_cycle(self) -> None:
-        """Keep the weights of this moment, and order the next blocks with them."""
-        self._weights = weights_of(self.agent, self._cycle)
-        self._steps_at[self._cycle] = self.steps_done
-        for version in [version for version in self._steps_at if version < self._cycle - self._ahead]:
-            del self._steps_at[version]
-        self._order()
+    def _gather(self) -> None:
+        """Order blocks with the weights of this moment, until each player is `ahead` blocks ahead of the cycle's.
 
-    def _order(self) -> None:
-        """Order blocks from each player until it is `ahead` blocks ahead of the cycle's."""
+        Wait until the cycle's block of every player has arrived, except those of lost players.
+        """
         assert self.fleet is not None
-        for index, record in enumerate(self.fleet.records):
-            while record.ready and record.orders + len(self._blocks[index]) <= self._ahead:
-                self.fleet.order(index, self._weights)
-
-    def _wait(self) -> None:
-        """Wait until the cycle's block of every player has arrived, except those of lost players."""
-        assert self.fleet is not None
-        pairs = list(zip(self.fleet.records, self._blocks, strict=True))
-        while not any(self._blocks) or any(record.ready and not blocks for record, blocks in pairs):
-            self._take()
-            self._order()
+        known = {cycle: steps for cycle, steps in self._steps_at.items() if cycle >= self._cycle - self._ahead}
+        self._steps_at = known | {self._cycle: self.steps_done}
+        weights = weights_of(self.agent, self._cycle)
+        players = list(zip(self.fleet.records, self._blocks, strict=True))
+        while True:
+            for index, (record, blocks) in enumerate(players):
+                while record.ready and record.orders + len(blocks) <= self._ahead:
+                    self.fleet.order(index, weights)
+            if any(self._blocks) and all(blocks or not record.ready for record, blocks in players):
+                return
+            with self.clock("wait"):
+                self._take()
 
     def _take(self) -> None:
         """Convert the blocks that arrive next to transitions."""
         assert self.fleet is not None
         for index, block in self.fleet.take():
-            self._add(index, block)
-            self._played += block.steps
-            self._busy += block.seconds
-
-    def _add(self, index: int, block: Block) -> None:
-        if block.began is not None:
-            self._transitions[index] = Transitions(block.began, self._parts[index].stacked)
-        transitions = self._transitions[index]
-        assert transitions is not None
-        steps = map(FrameStep, *block.step)
-        self._blocks[index].append(_Arrived([each for step in steps for each in transitions.add(step)], block.episodes))
-
-    def _name_of(self, index: int) -> str:
-        source = self._parts[index]
-        envs = source.env_range.indices
-        return f"player {index} ({counted('environment', envs[0], envs[-1])}, seed {source.seed})"
-
-    def _taken(self) -> Iterator[ExperienceFirstLast]:
-        """Yield the cycle's transitions, except those that the learner took before a resume."""
-        content = [
-            (transition, blocks[0].episodes.get(place))
-            for blocks in self._blocks
-            if blocks
-            for place, transition in enumerate(blocks[0].transitions)
-        ]
-        for transition, episode in content[self._place :]:
-            self._place += 1
-            self.steps_done += 1
-            if episode is not None:
-                self._episodes.append(episode._replace(step=self.steps_done, clock=since_process_start()))
-            self.on_step(1)
-            yield transition
+            if block.began is not None:
+                self._transitions[index] = Transitions(block.began, self._parts[index].stacked)
+            transitions = self._transitions[index]
+            assert transitions is not None
+            played = [each for step in map(FrameStep, *block.step) for each in transitions.add(step)]
+            self._blocks[index].append([(each, block.episodes.get(place)) for place, each in enumerate(played)])
 
     def metrics(self) -> dict[str, float]:
         """Return policy_lag, player_fps and learner_fps since the last call.
@@ -238,13 +190,12 @@ class Players(ExperienceSource):
         policy_lag: agent steps by which the weights that chose the newest action are behind the learner's.
         player_fps, learner_fps: agent steps per second that the players and the learner would make without waiting.
         """
-        now = (self.steps_done, since_process_start(), self.clock.seconds["wait"], self._played, self._busy)
-        steps, seconds, waited, played, busy = (new - old for new, old in zip(now, self._marks, strict=True))
+        now = (self.steps_done, since_process_start(), self.clock.seconds["wait"])
+        steps, seconds, waited = (new - old for new, old in zip(now, self._marks, strict=True))
         self._marks = now
-        at_once = 1 if self._engine == "inline" else len(self._parts)
         return {
             "policy_lag": self.steps_done - self._steps_at[max(0, self._cycle - self._ahead)],
-            "player_fps": at_once * played / busy if busy else math.nan,
+            "player_fps": math.nan if self.fleet is None else self.fleet.speed(),
             "learner_fps": steps / (seconds - waited) if seconds > waited else math.nan,
         }
 
@@ -258,7 +209,7 @@ class Players(ExperienceSource):
 
     def state_dict(self) -> dict[str, Any]:
         """Wait for all blocks that are ordered. Return them, the state of each player, and the counters."""
-        if self.fleet is not None and self._iterating:
+        if self.fleet is not None:
             with suppress(Stopped):
                 while self.fleet.open_orders:
                     self._take()
@@ -284,21 +235,22 @@ class Players(ExperienceSource):
         self._episodes = unpack_episodes(state["episodes"])
 
 
-def _pack(blocks: deque[_Arrived]) -> dict[str, Any]:
+def _pack(blocks: deque[Steps]) -> dict[str, Any]:
+    ended = [[(place, episode) for place, (_, episode) in enumerate(block) if episode is not None] for block in blocks]
     return {
-        "transitions": pack(transition for block in blocks for transition in block.transitions),
-        "lengths": [len(block.transitions) for block in blocks],
-        "places": [list(block.episodes) for block in blocks],
-        "episodes": [pack_episodes(list(block.episodes.values())) for block in blocks],
+        "transitions": pack(transition for block in blocks for transition, _ in block),
+        "lengths": [len(block) for block in blocks],
+        "places": [[place for place, _ in each] for each in ended],
+        "episodes": [pack_episodes([episode for _, episode in each]) for each in ended],
     }
 
 
-def _unpack(packed: dict[str, Any]) -> deque[_Arrived]:
+def _unpack(packed: dict[str, Any]) -> deque[Steps]:
     transitions = iter(unpack(packed["transitions"]))
-    blocks: deque[_Arrived] = deque()
+    blocks: deque[Steps] = deque()
     for length, places, episodes in zip(packed["lengths"], packed["places"], packed["episodes"], strict=True):
         ended = dict(zip(places, unpack_episodes(episodes), strict=True))
-        blocks.append(_Arrived([next(transitions) for _ in range(length)], ended))
+        blocks.append([(next(transitions), ended.get(place)) for place in range(length)])
     return blocks
 
 

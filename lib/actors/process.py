@@ -9,105 +9,113 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from lib.actors.engines import Engine
-from lib.actors.worker import Lost, Weights, Worker, pack
+from lib.actors.worker import Lost, Worker
 from lib.envs import checked_env
 from lib.system.log import start_console
 from lib.system.parent import end_with_learner
-from lib.system.processes import Child, start_server
+from lib.system.processes import context, describe_exit, kill_child, signals_blocked, start_server
 
 ENDING = 1.0  # seconds in which all actors may end by themselves when they are closed
 
 
-class ProcessEngine(Engine):
-    """Actors in processes of this machine; see Engine.
+class Child(NamedTuple):
+    """An actor's process.
 
-    Args:
-        names: names of the actors in messages.
+    Attributes:
+        process: process of `processes.context`.
+        pipe: the learner's end of the pipe. Closing it tells the process to end.
+        outbox: pickled messages for the process; None is the last one.
     """
 
-    def __init__(self, names: list[str]):
-        self._names = names
+    process: Any
+    pipe: "Connection[Any, Any]"
+    outbox: "SimpleQueue[bytes | None]"
+
+
+class ProcessEngine(Engine):
+    """Actors in processes of this machine; see Engine."""
+
+    def __init__(self) -> None:
         self._children: dict[int, Child] = {}
-        self._outboxes: dict[int, SimpleQueue[bytes | None]] = {}
         start_server()
-        atexit.register(self.close)
+        atexit.register(self.close)  # before multiprocessing waits for its processes
 
-    def start(self, index: int, payload: bytes) -> None:
+    def start(self, index: int) -> None:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=act, args=(theirs,), name=f"actor-{index}")
+        child = self._children[index] = Child(process, ours, SimpleQueue())
+        with signals_blocked():  # in a fork server, too, that replaces a dead one
+            process.start()  # a signal may interrupt this afterwards; `close` knows the process by now
+        theirs.close()
         # A thread sends, because the pipe is full while a process is stopped, and the learner must not wait for it.
-        outbox = self._outboxes[index] = SimpleQueue()
-        child = self._children[index] = Child(self._names[index], act, index)
-        child.launch()
-        Thread(target=_send_all, args=(outbox, child.connection), daemon=True).start()
-        self.send(index, "start", payload)
-
-    def pack(self, weights: Weights) -> bytes:
-        return pickle.dumps(pack(weights), pickle.HIGHEST_PROTOCOL)
+        Thread(target=_send_all, args=(child,), daemon=True).start()
 
     def send(self, index: int, method: str, *arguments: Any) -> None:
-        self._outboxes[index].put(pickle.dumps((method, *arguments), pickle.HIGHEST_PROTOCOL))
+        self._children[index].outbox.put(pickle.dumps((method, *arguments), pickle.HIGHEST_PROTOCOL))
 
     def receive(self, timeout: float) -> list[tuple[int, Any]]:
         ends = {
-            index: (child.connection, child.process.sentinel)
-            for index, child in sorted(self._children.items())
-            if not child.connection.closed
+            end: index
+            for index, child in self._children.items()
+            for end in (child.pipe, child.process.sentinel)
+            if not child.pipe.closed
         }
-        ready = connection.wait([end for both in ends.values() for end in both], timeout)
-        return [(index, self._answer(index)) for index, both in ends.items() if any(end in ready for end in both)]
+        return [(index, self._answer(index)) for index in sorted({ends[end] for end in connection.wait(ends, timeout)})]
 
     def _answer(self, index: int) -> Any:
         child = self._children[index]
         try:
-            if not child.connection.poll():
+            if not child.pipe.poll():
                 raise EOFError  # it is dead, but a process that it forked keeps the pipe open
-            return child.connection.recv()
+            return child.pipe.recv()
         except (EOFError, OSError):
+            child.process.join(timeout=1)  # its exit code may come after the end of its pipe
+            code = child.process.exitcode
             self.kill(index)
-            return Lost(child.fate())
+            return Lost("closed its pipe" if code is None else describe_exit(code))
 
     def kill(self, index: int) -> None:
-        self._outboxes[index].put(None)
-        self._children[index].kill()
-        self._children[index].connection.close()
+        child = self._children[index]
+        child.outbox.put(None)
+        child.pipe.close()
+        if child.process.is_alive():
+            kill_child(child.process)
 
     def close(self) -> None:
         atexit.unregister(self.close)
         try:
-            for index, child in self._children.items():
-                self._outboxes[index].put(None)
-                child.connection.close()
+            for child in self._children.values():
+                child.outbox.put(None)
+                child.pipe.close()
             deadline = time.monotonic() + ENDING
             for child in self._children.values():
-                child.end(max(0.0, deadline - time.monotonic()))
+                if child.process.is_alive():
+                    child.process.join(max(0.0, deadline - time.monotonic()))
         finally:  # even if a second Ctrl-C interrupts the waiting
-            for child in self._children.values():
-                child.kill()
+            for index in self._children:
+                self.kill(index)
             self._children.clear()
 
 
-def _send_all(outbox: "SimpleQueue[bytes | None]", pipe: "Connection[Any, Any]") -> None:
+def _send_all(child: Child) -> None:
     with suppress(OSError, TypeError):  # the process is gone, which `receive` reports, or the pipe was closed
-        while (message := outbox.get()) is not None:
-            pipe.send_bytes(message)
+        while (message := child.outbox.get()) is not None:
+            child.pipe.send_bytes(message)
 
 
-def act(pipe: "Connection[Any, Any]", index: int) -> None:
+def act(pipe: "Connection[Any, Any]") -> None:
     """Main function of an actor's process: answer the learner's messages until it has ended."""
     end_with_learner()
     start_console()
     for module in ("lib.envs.observations", "lib.ppo.fast"):  # the learner has logged the same messages
         logging.getLogger(module).setLevel(logging.ERROR)
     torch.set_num_threads(1)  # other actors and the learner need the other cores
-    worker = Worker(index)
-    with suppress(EOFError, OSError), checked_env.closing():  # the learner has hung up
-        pipe.send(worker.hello())
+    worker = Worker()
+    with suppress(EOFError, OSError), checked_env.closing():  # the learner has closed the pipe, or has ended
         while True:
-            method, *arguments = pipe.recv()
-            if method == "play" and arguments[0] is not None:
-                arguments = [pickle.loads(arguments[0])]
-            pipe.send(getattr(worker, method)(*arguments))
+            pipe.send(worker.answer(*pipe.recv()))

@@ -10,14 +10,10 @@ import importlib.util
 import logging
 import os
 import signal
-import socket
-import warnings
 from typing import Any
 
-import torch
-
 from lib.actors.engines import Engine
-from lib.actors.worker import Failed, Lost, Weights, Worker, pack
+from lib.actors.worker import Lost, Worker
 from lib.errors import Fault, UsageError
 from lib.system.files import PROJECT
 from lib.system.log import install_command, silent_stderr
@@ -28,10 +24,9 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistic
 # With Ray's default niceness of 15 for actors, the learner leaves them hardly any processor time on this machine.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
-CONNECT_TIMEOUT = 3.0  # seconds
-# With these, Ray gives up after a minute at the latest, if a cluster refuses the token or another program listens. With
-# its defaults, it would try for up to 14 minutes.
-JOINING = {"RAY_NUM_REDIS_GET_RETRIES": "3", "RAY_py_gcs_connect_timeout_s": "5"}
+# With these, Ray gives up after 30 seconds at the latest, if nothing listens or a cluster refuses the token. With its
+# defaults, it would try for up to 14 minutes.
+JOINING = {"RAY_NUM_REDIS_GET_RETRIES": "1", "RAY_py_gcs_connect_timeout_s": "5"}
 EXCLUDES = [".git", ".venv", "docs", "models", "runs", "tests"]  # of the project, which a cluster's nodes get
 
 
@@ -57,21 +52,17 @@ class RayEngine(Engine):
         self._asked: dict[Any, int] = {}  # references to answers, oldest first
         if self._own:
             _initialise(self._ray, count, address, cpus)
-        self._remote = self._ray.remote(num_cpus=cpus)(RayWorker)
+        self._remote = self._ray.remote(num_cpus=cpus)(Worker)  # torch gets as many threads
         atexit.register(self.close)  # without this, Ray crashes if the process exits during a wait
 
-    def start(self, index: int, payload: bytes) -> None:
-        if index in self._actors:  # it may live on a node that has not answered for a while
-            self._ray.kill(self._actors[index])
-        self._actors[index] = self._remote.remote(index)
-        self.send(index, "hello")  # it waits until there is room
-        self.send(index, "start", payload)
+    def start(self, index: int) -> None:
+        self._actors[index] = self._remote.remote()
 
-    def pack(self, weights: Weights) -> Any:
-        return self._ray.put(pack(weights))
+    def share(self, packed: bytes) -> Any:
+        return self._ray.put(packed)
 
     def send(self, index: int, method: str, *arguments: Any) -> None:
-        self._asked[getattr(self._actors[index], method).remote(*arguments)] = index
+        self._asked[self._actors[index].answer.remote(method, *arguments)] = index
 
     def receive(self, timeout: float) -> list[tuple[int, Any]]:
         first = {index: reference for reference, index in reversed(self._asked.items())}  # of each actor
@@ -79,28 +70,20 @@ class RayEngine(Engine):
             return []
         references = list(first.values())
         ready, _ = self._ray.wait(references, timeout=timeout)
-        if ready and len(references) > 1:
+        if ready:
             ready, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
         return [(index, self._answer(reference)) for index, reference in first.items() if reference in ready]
 
     def _answer(self, reference: Any) -> Any:
         index = self._asked.pop(reference)
-        errors = self._ray.exceptions
         try:
             return self._ray.get(reference)
-        except (errors.RuntimeEnvSetupError, errors.RayTaskError, errors.ActorUnschedulableError) as error:
-            return Failed(f"on Ray: {first_lines(error)}")
-        except errors.RayError as error:  # the actor or its node has died
-            self._forget(index)
-            if getattr(error, "actor_init_failed", False):
-                return Failed(f"to start on Ray: {first_lines(error)}")
-            return Lost(f"was lost ({type(error).__name__})")
-
-    def _forget(self, index: int) -> None:
-        self._asked = {reference: each for reference, each in self._asked.items() if each != index}
+        except self._ray.exceptions.RayError as error:  # the actor or its node has died, or it could not be made
+            self.kill(index)  # it may live on a node that has not answered for a while
+            return Lost(f"was lost: {first_lines(error)}")
 
     def kill(self, index: int) -> None:
-        self._forget(index)
+        self._asked = {reference: each for reference, each in self._asked.items() if each != index}
         self._ray.kill(self._actors[index])
 
     def close(self) -> None:
@@ -110,15 +93,6 @@ class RayEngine(Engine):
             self._ray.kill(self._actors.pop(index))
         if self._own and self._ray.is_initialized():
             self._ray.shutdown()
-
-
-class RayWorker(Worker):
-    """A Worker in a Ray worker process."""
-
-    def __init__(self, index: int):
-        super().__init__(index)
-        torch.set_num_threads(1)
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # the weights, which are copied
 
 
 def import_ray(is_local: bool) -> Any:
@@ -138,7 +112,6 @@ def _initialise(ray: Any, count: int, address: str | None, cpus: float) -> None:
     if address is None:
         options |= {"address": "local", "num_cpus": max(cores(), round(count * cpus)), "include_dashboard": False}
     else:
-        _require_listener(address)
         options["address"] = address
         if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:  # a job brings its own code
             options["runtime_env"] = {"working_dir": str(PROJECT), "excludes": EXCLUDES}
@@ -158,21 +131,6 @@ def _initialise(ray: Any, count: int, address: str | None, cpus: float) -> None:
         ) from error
     finally:
         signal.signal(signal.SIGTERM, handler)
-
-
-def _require_listener(address: str) -> None:
-    """Raise a UsageError if nothing listens at HOST:PORT. Ray itself would try for two minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if address == "auto":
-        return
-    if not (colon and port.isascii() and port.isdigit()):
-        raise UsageError(f"--address is {address!r}; it has to be HOST:PORT, auto or ray://HOST:PORT")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
-    except (OSError, OverflowError, UnicodeError) as error:
-        raise UsageError(
-            f"nothing answers at {address}: {error}. `ray start --head` prints a cluster's address"
-        ) from error
 
 
 def first_lines(error: BaseException, number: int = 2) -> str:

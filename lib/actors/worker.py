@@ -1,19 +1,16 @@
-"""The actor's side: an actor, and the messages of its learner. All engines run a Worker."""
+"""The actor's side: an actor, and what its learner may ask of it. All engines run a Worker."""
 
-import platform
+import pickle
 import socket
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import cloudpickle
-import numpy as np
 import torch
 
 from lib.errors import Fault, UsageError
 from lib.system.memory import shortage
-
-Result = TypeVar("Result")
 
 
 class Weights(NamedTuple):
@@ -26,6 +23,24 @@ class Weights(NamedTuple):
 
     version: int
     tensors: dict[str, torch.Tensor]
+
+    def packed(self) -> bytes:
+        """Return a copy for `unpack`, as arrays, which other processes read faster than tensors.
+
+        numpy has no bfloat16; float32 holds the same numbers.
+        """
+        tensors = {name: tensor.detach() for name, tensor in self.tensors.items()}
+        arrays = {
+            name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+            for name, tensor in tensors.items()
+        }
+        return pickle.dumps((self.version, arrays), pickle.HIGHEST_PROTOCOL)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "Weights":
+        """Return the weights that were packed."""
+        version, arrays = pickle.loads(packed)
+        return cls(version, {name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
 class Actor(Protocol):
@@ -52,45 +67,8 @@ class Actor(Protocol):
 Make = Callable[[int, Any], Actor]  # function (index, state); state None starts a new run
 
 
-class Hello(NamedTuple):
-    """First message of an actor's process: where it runs."""
-
-    node: str
-    python: str
-    torch: str
-
-    @classmethod
-    def here(cls) -> "Hello":
-        """Describe this process."""
-        return cls(socket.gethostname(), platform.python_version(), torch.__version__)
-
-
-class Ready(NamedTuple):
-    """The actor has been made, and its environments have been restored."""
-
-
-class State(NamedTuple):
-    """Answer to `state`."""
-
-    content: Any
-
-
-class Failed(NamedTuple):
-    """The actor has raised an error.
-
-    Attributes:
-        text: when the actor failed, and the error with its traceback. For a UsageError, only its message.
-        usage: whether the error is a UsageError.
-        exit_code: exit code of a run that ends with the error.
-    """
-
-    text: str
-    usage: bool = False
-    exit_code: int = Fault.exit_code
-
-
 class Lost(NamedTuple):
-    """The actor's process is gone.
+    """Instead of an answer: the actor's process is gone.
 
     Attributes:
         reason: what happened, such as "was killed by SIGKILL".
@@ -100,77 +78,36 @@ class Lost(NamedTuple):
 
 
 class Worker:
-    """An actor and what a learner may ask of it. Each method returns an answer, never raises.
+    """An actor, and the methods that its learner may call by `answer`."""
 
-    Args:
-        index: index of the actor.
-    """
+    def __init__(self) -> None:
+        self._actor: Any = None
 
-    def __init__(self, index: int):
-        self._index = index
-        self._actor: Actor | None = None
+    def answer(self, method: str, *arguments: Any) -> Any:
+        """Call a method and return its result, or the error that ends the run."""
+        try:
+            return getattr(self, method)(*arguments)
+        except UsageError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - reported to the learner
+            when = "while it was made" if self._actor is None else str(self._actor)
+            text = f" {error}" if isinstance(error, Fault) else f"\n{shortage(error) or traceback.format_exc()}"
+            return Fault(f"failed {when}:{text}", getattr(error, "exit_code", Fault.exit_code))
 
-    def hello(self) -> Hello:
-        """Say that the process has started."""
-        return Hello.here()
+    def hello(self) -> tuple[str, str]:
+        """Return the machine's name, and the version of torch."""
+        return socket.gethostname(), torch.__version__
 
-    def start(self, payload: bytes) -> Ready | Failed:
-        """Make the actor of (make, state), pickled by cloudpickle, which may raise an error when it reads them."""
+    def start(self, make: bytes) -> None:
+        """Make the actor by a function that cloudpickle has pickled. Reading it may raise an error."""
+        self._actor = cloudpickle.loads(make)()
 
-        def make_it() -> Actor:
-            make, state = cloudpickle.loads(payload)
-            actor: Actor = make(self._index, state)
-            return actor
+    def play(self, weights: bytes | None) -> Any:
+        """Return the next segment. `weights` are new weights (packed), or None to go on with those that it has."""
+        if weights is not None:
+            self._actor.set_model(Weights.unpack(weights))
+        return self._actor.get_trajectory_segment()
 
-        made = attempt(make_it, lambda: "while it was made")
-        if isinstance(made, Failed):
-            return made
-        self._actor = made
-        return Ready()
-
-    def play(self, packed: Any) -> Any:
-        """Return the next segment. `packed` are new weights (see `pack`), or None to go on with those that it has."""
-        actor = self._actor
-        assert actor is not None
-        if packed is not None:
-            version, arrays = packed
-            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-            given = attempt(lambda: actor.set_model(Weights(version, tensors)), lambda: "when it was given new weights")
-            if isinstance(given, Failed):
-                return given
-        return attempt(actor.get_trajectory_segment, lambda: str(actor))
-
-    def state(self) -> State | Failed:
+    def state(self) -> Any:
         """Return the actor's state."""
-        assert self._actor is not None
-        content = attempt(self._actor.state_dict, lambda: "when its state was saved")
-        return content if isinstance(content, Failed) else State(content)
-
-
-def pack(weights: Weights) -> tuple[int, dict[str, np.ndarray]]:
-    """Return weights as arrays, which other processes read faster than tensors. They may share the tensors' memory.
-
-    numpy has no bfloat16; float32 holds the same numbers.
-    """
-    arrays = {}
-    for name, tensor in weights.tensors.items():
-        plain = tensor.detach().float() if tensor.dtype == torch.bfloat16 else tensor.detach()
-        arrays[name] = plain.numpy()
-    return weights.version, arrays
-
-
-def attempt(call: Callable[[], Result], describe: Callable[[], str]) -> Result | Failed:
-    """Call a function of an actor, or describe its error to the learner.
-
-    Args:
-        call: function to call.
-        describe: function that returns when the call was made, such as "in block 3".
-    """
-    try:
-        return call()
-    except UsageError as error:
-        return Failed(str(error), usage=True)
-    except Fault as fault:
-        return Failed(f"{describe()}: {fault}", exit_code=fault.exit_code)
-    except Exception as error:  # noqa: BLE001 - reported to the learner
-        return Failed(f"{describe()}:\n{shortage(error) or traceback.format_exc()}")
+        return self._actor.state_dict()

@@ -151,6 +151,9 @@ class Segment:
     first: int
     seconds: float
 
+    def __len__(self) -> int:
+        return self.steps  # the run counts the samples of an update
+
     @property
     def steps(self) -> int:
         """Agent steps."""

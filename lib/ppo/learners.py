@@ -21,7 +21,6 @@ from lib.ppo.update import LearnerGroup
 # An exchange takes milliseconds, but the first learner may evaluate or draw, or be suspended by Ctrl-Z. If a learner
 # dies, gloo notices at once.
 TIMEOUT = timedelta(minutes=30)
-SIGNALS_EVERY = timedelta(seconds=1)  # while an exchange waits, Python handles no signals
 
 
 def join_learners(device: torch.device) -> LearnerGroup:
@@ -67,10 +66,9 @@ class ProcessGroup(LearnerGroup):
         flat = torch.cat([tensor.flatten() for tensor in tensors])
         self._wait(self._backend.allreduce, [flat])  # the default options compute the sum
         flat /= self.size
-        start = 0
-        for tensor in tensors:
-            tensor.copy_(flat[start : start + tensor.numel()].view_as(tensor))
-            start += tensor.numel()
+        means = torch.split(flat, [tensor.numel() for tensor in tensors])
+        for tensor, mean in zip(tensors, means, strict=True):
+            tensor.copy_(mean.view_as(tensor))
 
     def gathered(self, tensor: torch.Tensor) -> torch.Tensor:
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
@@ -91,18 +89,7 @@ class ProcessGroup(LearnerGroup):
 
     def _wait(self, exchange: Any, *arguments: Any) -> None:
         with _collective():
-            work = exchange(*arguments)
-            if self.device.type == "cuda":  # NCCL returns once the exchange is queued
-                work.wait()
-                return
-            while True:
-                try:
-                    work.wait(SIGNALS_EVERY)
-                except RuntimeError as error:
-                    if work.is_completed() or "Operation timed out" not in str(error):
-                        raise
-                else:
-                    return
+            exchange(*arguments).wait()
 
 
 @contextmanager

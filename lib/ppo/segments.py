@@ -11,7 +11,6 @@ k actors that share the environments produce the same rollouts as one actor with
 import dataclasses
 import logging
 import math
-from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -79,15 +78,10 @@ class Segments(ExperienceSource):
         self._states: list[Any] = [None] * (acting.actors * acting.learners)  # of all learners' actors
         self._played_with: int | None = None  # version of the learner when the other learners were told to play
         self._episodes: list[Episode] = []
-        self._lags: deque[int] = deque([0], maxlen=acting.actors)  # lags of the last segments, in updates
-        self._played, self._busy = 0, 0.0  # the actors' agent steps and seconds since the last call of `metrics`
+        self._lags = [0]  # of the last update's segments, in updates
 
     def start(self) -> None:
-        """Start the actors. The other learners get the weights, and the states of their actors.
-
-        Raises:
-            UsageError: see Fleet.
-        """
+        """Start the actors. The other learners get the weights, and the states of their actors."""
         if self.fleet is None:
             parts: list[Any] = [self.learner.trainer.model, self.learner.trainer.optimizer, self.learner, self]
             if self.acting.learners > 1:
@@ -100,9 +94,9 @@ class Segments(ExperienceSource):
                 self.acting.engine,
                 [make] * self.acting.actors,
                 self._states[first : first + self.acting.actors],
+                list(map(self._name_of, range(self.acting.actors))),
                 patience=self.acting.patience,
                 stop_asked=lambda: self.stop_asked(),
-                name_of=self._name_of,
                 address=self.acting.address,
                 cpus=self.acting.cpus,
             )
@@ -119,9 +113,6 @@ class Segments(ExperienceSource):
         """Start the actors, and yield segments until the run is asked to stop.
 
         The first segments of a new run are used only to fit the model's input normalisation, and are not yielded.
-
-        Raises:
-            UsageError: see Fleet.
         """
         self.start()
         with suppress(Stopped):
@@ -151,10 +142,10 @@ class Segments(ExperienceSource):
         assert self.fleet is not None
         weights, arrived = self.learner.get_model(), list[tuple[int, Segment]]()
         with self.clock("wait"):
-            while len(arrived) < len(self.fleet):
+            while len(arrived) < len(self.fleet.records):
                 for index in self.fleet.idle() if asynchronous else self._chosen(self.fleet, arrived):
                     self.fleet.order(index, weights)
-                arrived += self.fleet.take()
+                arrived += self.fleet.take(len(self.fleet.records) - len(arrived))
         if not asynchronous:
             arrived.sort(key=lambda pair: pair[0])
         self._count(arrived)
@@ -163,7 +154,7 @@ class Segments(ExperienceSource):
     @staticmethod
     def _chosen(fleet: Fleet, arrived: list[tuple[int, Segment]]) -> list[int]:
         """Choose actors for the remaining segments: first those that have not played, then others for lost ones."""
-        missing = len(fleet) - len(arrived) - fleet.open_orders
+        missing = len(fleet.records) - len(arrived) - fleet.open_orders
         played = {index for index, _ in arrived}
         idle = fleet.idle()
         first = [index for index in idle if index not in played][:missing]
@@ -173,15 +164,14 @@ class Segments(ExperienceSource):
     def _name_of(self, index: int) -> str:
         indices, acting = self.acting.env_range(index).indices, self.acting
         environments = counted("environment", indices.start, indices.stop - 1)
-        return f"actor {index} ({environments} of {acting.env_name}, seed {acting.seed})"
+        return f"Actor {index} ({environments} of {acting.env_name}, seed {acting.seed})"
 
     def _count(self, segments: list[tuple[int, Segment]]) -> None:
         """Count the steps and episodes of the segments of an update."""
         learners, num_envs = self.acting.learners, self.acting.env_range(0).num_envs
+        self._lags = [self.learner.version - segment.version for _, segment in segments]
         ended = []
         for index, segment in segments:
-            self._busy += segment.seconds
-            self._lags.append(self.learner.version - segment.version)
             first_env = self.acting.env_range(index).first
             for episode in segment.episodes:
                 ended.append(((episode.step - segment.first) // num_envs, first_env + episode.env, episode))
@@ -191,7 +181,6 @@ class Segments(ExperienceSource):
             step = self.steps_done + number * num_envs * len(segments) * learners
             self._episodes.append(episode._replace(step=step, clock=since_process_start()))
         steps = sum(segment.steps for _, segment in segments)
-        self._played += steps
         self.steps_done += steps * learners
         self.on_step(steps * learners)
 
@@ -202,12 +191,9 @@ class Segments(ExperienceSource):
         actor_fps: agent steps per second that all actors together would make without waiting, since the last call.
         lost_episodes: unfinished episodes of actors that were lost since this process started.
         """
-        played, busy = self._played, self._busy
-        at_once = 1 if self.acting.engine == "inline" else self.acting.actors
-        self._played, self._busy = 0, 0.0
         return {
             "policy_lag": sum(self._lags) / len(self._lags),
-            "actor_fps": at_once * played / busy if busy else math.nan,
+            "actor_fps": math.nan if self.fleet is None else self.fleet.speed(),
             "lost_episodes": 0 if self.fleet is None else self.fleet.lost * self.acting.env_range(0).num_envs,
         }
 

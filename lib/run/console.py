@@ -229,7 +229,9 @@ def continue_command(run: Path, env_id: str, options: RunOptions, stop_after: in
     if not options.owns_process:
         return shlex.join(words)
     limit = [] if stop_after is None else ["--stop-after", str(stop_after)]
-    return command(Path(sys.argv[0]), *words, *_again(run, options), *limit)
+    line = command(Path(sys.argv[0]), *words, *_again(run, options), *limit)
+    learners = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
+    return f"torchrun --nproc-per-node {learners} --no-python {line}" if learners else line
 
 
 def tool_command(tool: str, run: Path, env_id: str, *options: str, which: str = BEST) -> str:

@@ -2,18 +2,15 @@
 
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 
-import cloudpickle
 import psutil
 
-from lib.errors import Fault, UsageError
 from lib.system.files import PROJECT
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # they stop a run cleanly
@@ -33,62 +30,6 @@ def start_server() -> None:
     context.set_forkserver_preload(["lib.system.forkserver", *ours])
     with signals_blocked():
         forkserver.ensure_running()
-
-
-def pickled(payload: object, name: str, advice: str) -> bytes:
-    """Pickle an object for another process, which reads it with `pickle.loads`.
-
-    If that is impossible, a UsageError gives its name, the reason and the advice, a sentence without a full stop.
-    """
-    try:
-        return bytes(cloudpickle.dumps(payload))
-    except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
-        raise UsageError(f"{name} cannot be sent to another process: {error}. {advice}") from error
-
-
-class Child:
-    """A child process and the connection to it.
-
-    Args:
-        name: name of the process in messages.
-        target: function that the process calls with its end of the pipe and `arguments`.
-
-    Attributes:
-        process: the process, which `launch` starts.
-        connection: the parent's end of the pipe. Closing it tells the process to end.
-    """
-
-    def __init__(self, name: str, target: Callable[..., None], *arguments: object):
-        self.name = name
-        self.connection, self._far_end = context.Pipe()
-        self.process = context.Process(target=target, args=(self._far_end, *arguments), name=name.replace(" ", "-"))
-
-    def launch(self) -> None:
-        """Start the process. A signal may interrupt this call afterwards, so store this child somewhere before."""
-        try:
-            with signals_blocked():  # in case that the server has died, and a new one is started
-                self.process.start()
-        except (OSError, EOFError) as error:
-            raise Fault(f"{self.name} could not be started: {error!r}") from error
-        self._far_end.close()
-
-    def end(self, patience: float = 1.0) -> None:
-        """Close the connection, so that the process ends by itself, and kill it if it runs after `patience` seconds."""
-        self.connection.close()
-        if self.process.is_alive():
-            self.process.join(patience)
-        self.kill()
-
-    def kill(self) -> None:
-        """Kill the process and its own child processes."""
-        if self.process.is_alive():
-            kill_child(self.process)
-
-    def fate(self) -> str:
-        """Describe how the process ended, as in "was killed by SIGKILL"."""
-        self.process.join(timeout=1)
-        code = self.process.exitcode
-        return "is gone" if code is None else describe_exit(code)
 
 
 def describe_exit(code: int) -> str:

@@ -1,8 +1,6 @@
 """Players: their transitions, how far they can be ahead of the learner, and what happens if one is lost."""
 
 import itertools
-import os
-import signal
 import threading
 import time
 
@@ -12,7 +10,7 @@ import ptan
 import pytest
 import torch
 
-from fakes import Catch, Counting, Failing, Linear, Logged, Random, Slow, Unbuildable
+from fakes import Catch, Counting, Linear, Random, Slow, Unbuildable
 from lib.actors.fleet import Fleet
 from lib.actors.player import block_seed
 from lib.actors.players import Players
@@ -136,44 +134,6 @@ def test_a_resumed_source_continues_with_the_same_transitions(players_of, taken)
     assert take(iter(resumed), resumed_agent, 60, start=taken) == uninterrupted
 
 
-def test_traces_lead_to_the_last_state_of_each_episode(players_of):
-    source = players_of([Random(5), Random(3)], engine="inline", rounds=4)
-    source.traces = True
-    list(itertools.islice(source, 60))
-    episodes = source.pop_episodes()
-    assert len(episodes) > 8
-    for episode in episodes:
-        trace = episode.trace()
-        env = Random(9)
-        state, _ = env.reset(seed=trace.seed)
-        for action in trace.actions[:-1]:
-            state = env.step(action)[0]
-        assert len(trace.actions) == episode.length
-        assert np.array_equal(state, trace.last_state)
-
-
-def test_a_fast_player_stays_within_its_bound_and_then_sleeps(players_of, tmp_path):
-    ahead, rounds = 2, 4
-    source = players_of([Logged(tmp_path / "0"), Logged(tmp_path / "1")], players=2, ahead=ahead, rounds=rounds)
-    stream = iter(source)
-    for step in range(24):
-        next(stream)
-        bound = (step // (2 * rounds) + ahead + 1) * rounds
-        end = time.monotonic() + 20
-        while steps_of(tmp_path) != [bound] * 2:
-            assert time.monotonic() < end
-            time.sleep(0.01)
-    time.sleep(0.3)
-    assert steps_of(tmp_path) == [bound] * 2
-    used = [process.cpu_times().user for process in processes_of(source)]
-    time.sleep(0.5)
-    assert [process.cpu_times().user for process in processes_of(source)] == pytest.approx(used, abs=0.05)
-
-
-def steps_of(folder):
-    return [len(path.read_text()) for path in sorted(folder.iterdir())]
-
-
 def test_the_policy_lag_is_bounded_and_known(players_of):
     source = players_of([Counting(200)], engine="inline", ahead=2, rounds=4)
     lags = [source.metrics()["policy_lag"] for _ in itertools.islice(source, 40)]
@@ -197,13 +157,12 @@ def test_a_slow_player_is_waited_for_and_the_learners_speed_excludes_that(player
     assert states == list(range(40))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_player_starts_new_episodes_and_cycles_go_on_without_it(players_of, caplog, number):
-    source = players_of([Counting(23), Counting(23, first=100)], players=2, patience=2.0)
+def test_a_lost_player_starts_new_episodes_and_cycles_go_on_without_it(players_of, caplog):
+    source = players_of([Counting(23), Counting(23, first=100)], players=2)
     source.traces = True
     stream = iter(source)
     states = [int(next(stream).state[0]) for _ in range(40)]
-    os.kill(processes_of(source)[1].pid, number)
+    processes_of(source)[1].kill()
     while not (source.fleet.lost and source.fleet.records[1].ready):
         states.append(int(next(stream).state[0]))
     states += [int(next(stream).state[0]) for _ in range(200)]
@@ -235,15 +194,6 @@ def test_a_learner_with_small_updates_leaves_a_core_to_each_player(players_of, m
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("engine", ["inline", "process"])
-def test_an_environment_that_raises_is_reported_with_its_traceback(players_of, engine):
-    source = players_of([Catch(), Failing("raise", at=30)], players=2, engine=engine)
-    with pytest.raises(
-        Fault, match=r"(?s)Player 1 \(environment 1, seed 5\) failed in block \d.*RuntimeError: the paddle broke"
-    ):
-        list(source)
-
-
 def test_a_run_that_stops_without_a_player_that_hangs_is_resumed(players_of, monkeypatch):
     monkeypatch.setattr(Fleet, "STOPPING", 0.5)
     source = players_of([Counting(20), Counting(20, first=100)], players=2, rounds=4)
@@ -266,7 +216,7 @@ def test_a_run_is_resumed_in_a_cycle_that_lacks_a_player(players_of, monkeypatch
     stream = iter(source)
     states = [int(next(stream).state[0]) for _ in range(9)]
     monkeypatch.setattr(ProcessEngine, "start", lambda *_: None)  # the lost player does not come back
-    os.kill(processes_of(source)[0].pid, signal.SIGKILL)
+    processes_of(source)[0].kill()
     while max(states[-8:]) >= 100 or source.state_dict()["place"] != 2:
         states.append(int(next(stream).state[0]))
     resumed = players_of([Counting(20, first=100), Counting(20)], players=2, engine="inline", rounds=4)
@@ -280,7 +230,9 @@ def test_a_run_is_resumed_in_a_cycle_that_lacks_a_player(players_of, monkeypatch
 def test_an_environment_that_cannot_be_sent_is_refused(players_of):
     env = Counting()
     env.lock = threading.Lock()  # type: ignore[attr-defined]
-    with pytest.raises(UsageError, match=r"cannot be sent to another process: cannot pickle '_thread\.lock'.*inline"):
+    with pytest.raises(
+        UsageError, match=r"^Player 0 .* cannot be sent to another process: cannot pickle '_thread\.lock'"
+    ):
         next(iter(players_of([env])))
 
 

@@ -126,7 +126,9 @@ def uninterrupted(tmp_path_factory):
     runs_dir = tmp_path_factory.mktemp("uninterrupted")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     options = map(str, (PROJECT / ACTORS, *POLE, "--stop-after", LAST, "--runs-dir", runs_dir))
-    subprocess.run([*torchrun, *options], env=ENVIRONMENT, check=True, timeout=300)
+    process = subprocess.run([*torchrun, *options], env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr
+    assert "torchrun --nproc-per-node 2 " in process.stdout + process.stderr  # the command to continue
     return folder(runs_dir)
 
 

@@ -13,7 +13,6 @@ from lib.actors.engines import InlineEngine
 from lib.actors.worker import Lost
 from lib.envs import vector_env
 from lib.errors import UsageError
-from lib.experience.stream import EnvRange
 from lib.ppo import actor as actor_module
 from lib.ppo.actor import ActorSettings, PPOActor
 from lib.ppo.fast import FastModel
@@ -39,15 +38,6 @@ def acting_of(**options):
     return ActorSettings(**{"env_name": "fakes:Catch-v0", "envs": 4, "actors": 2, "rollout": 16, "seed": 5} | options)
 
 
-def weights_of(learner):
-    return {name: weights.clone() for name, weights in learner.trainer.model.state_dict().items()}
-
-
-def test_actors_know_their_environments():
-    assert list(EnvRange(4, 2, total_envs=8).indices) == [4, 5]
-    assert acting_of(envs=8, actors=4).env_range(2) == EnvRange(4, 2, total_envs=8)
-
-
 @pytest.fixture(scope="module")
 def played():
     """Digests of the steps that actors have played, by the number of actors and the update."""
@@ -62,13 +52,7 @@ def test_each_actor_decides_by_its_own_machine_whether_it_uses_bfloat16(monkeypa
 
 @pytest.mark.parametrize(
     ("engine", "address", "cpus", "threads"),
-    [
-        ("ray", None, 2.0, 8),
-        ("ray", "h:1", 0.5, 1),
-        ("ray", "h:1", 3.0, 3),
-        ("process", None, 3.0, 8),
-        ("inline", None, 1.0, 0),
-    ],
+    [("ray", None, 2.0, 8), ("ray", "h:1", 0.5, 1), ("ray", "h:1", 3.0, 3), ("process", None, 3.0, 8)],
 )
 def test_an_actor_on_ray_steps_games_with_the_cpus_that_it_has(monkeypatch, engine, address, cpus, threads):
     used = []
@@ -148,16 +132,14 @@ def test_actors_play_what_one_sampler_plays_with_all_environments(played, actors
 
 
 def test_run_learns_the_same_with_any_number_of_actors():
-    metrics, weights = [], []
-    for number in (1, 2, 4):
+    losses, weights = [], []
+    for number in (1, 4):
         learner = learner_of(acting_of())
-        metrics.append(list(run_ppo(number, acting_of(), learner, updates=3)))
-        weights.append(weights_of(learner))
+        losses.append([metrics["loss"] for metrics in run_ppo(number, acting_of(), learner, updates=3)])
+        weights.append(learner.trainer.model.state_dict())
         assert learner.version == 4  # 3 updates and the fit of the normalisation
-    assert [sorted(each) for each in metrics[0]] == [sorted(metrics[0][0])] * 3
-    for other in (1, 2):
-        assert all(torch.allclose(weights[0][name], weights[other][name], atol=1e-5) for name in weights[0])
-        assert metrics[0][2]["loss"] == pytest.approx(metrics[other][2]["loss"], abs=1e-4)
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-5) for name in weights[0])
 
 
 def test_episodes_come_in_the_order_of_one_sampler():
@@ -174,51 +156,34 @@ def test_episodes_come_in_the_order_of_one_sampler():
     assert len(found) == 4 * 3 * 16 // 6  # Catch's last six steps
 
 
-@pytest.mark.parametrize("restart", [10**6, 100, 64])
-def test_resumed_segments_continue_bit_for_bit(monkeypatch, restart):
+@pytest.mark.parametrize("restart", [10**6, 64])
+def test_resumed_and_closed_segments_continue_bit_for_bit(monkeypatch, restart):
     monkeypatch.setattr(Sampler, "RESEED_EVERY", restart)
     acting = acting_of(env_name="CartPole-v1")
     learner = learner_of(acting)
-    first, resumed = Segments(acting, learner), Segments(acting, learner)
-    batches = iter(first)
-    for _ in range(3):
-        next(batches)
-    resumed.load_state_dict(first.state_dict())
-    expected, found = join_segments(next(batches)), join_segments(next(iter(resumed)))
-    assert all(torch.equal(getattr(expected, name), getattr(found, name)) for name in vars(expected))
-    assert resumed.steps_done == first.steps_done == 5 * 64
-
-
-@pytest.mark.parametrize("engine", ["inline", "process"])
-def test_closed_segments_continue_from_their_last_state_with_new_actors(engine):
-    acting = acting_of(env_name="CartPole-v1", engine=engine)
-    learner = learner_of(acting)
-    whole, closed = Segments(acting, learner), Segments(acting, learner)
-    try:
-        for segments in (whole, closed):
-            batches = iter(segments)
-            for _ in range(2):
-                next(batches)
-        closed.state_dict()
-        closed.close()
-        expected = join_segments(next(iter(whole)))
-        found = join_segments(next(iter(closed)))
+    whole, closed, resumed = (Segments(acting, learner) for _ in range(3))
+    for segments in (whole, closed):
+        for _ in zip(range(2), segments, strict=False):
+            pass
+    resumed.load_state_dict(closed.state_dict())
+    closed.close()
+    expected = join_segments(next(iter(whole)))
+    for segments in (closed, resumed):
+        found = join_segments(next(iter(segments)))
         assert all(torch.equal(getattr(expected, name), getattr(found, name)) for name in vars(expected))
-    finally:
-        whole.close()
-        closed.close()
+        assert segments.steps_done == 4 * 64
 
 
 class Scripted(InlineEngine):
-    """Engine whose actors answer orders as a script says: an actor's index, "lose 0" or "back 0"."""
+    """Engine whose actors answer orders as a script says: an actor, "0 1" for two at once, "lose 0" or "back 0"."""
 
     def __init__(self, *script):
         super().__init__()
         self.script, self.away = list(script), set()
 
     def receive(self, timeout):
-        each = next((each for each in self._asked if each[1] != "play" and each[0] not in self.away), None)
-        while each is None:
+        found = [each for each in self._asked if each[1] != "play" and each[0] not in self.away][:1]
+        while not found:
             match str(self.script.pop(0)).split():
                 case ["lose", index]:
                     self.away.add(int(index))
@@ -226,12 +191,12 @@ class Scripted(InlineEngine):
                     return [(int(index), Lost("was killed"))]
                 case ["back", index]:
                     self.away.remove(int(index))
-                    each = next(each for each in self._asked if each[0] == int(index))
-                case [index]:
-                    each = next(each for each in self._asked if each[0] == int(index))
-        self._asked.remove(each)
-        number, method, arguments = each
-        return [(number, getattr(self._workers[number], method)(*arguments))]
+                    found = [next(each for each in self._asked if each[0] == int(index))]
+                case indices:
+                    found = [next(each for each in self._asked if each[0] == int(index)) for index in indices]
+        for each in found:
+            self._asked.remove(each)
+        return [(index, self._workers[index].answer(method, *arguments)) for index, method, arguments in found]
 
 
 def scripted(monkeypatch, *script, asynchronous=False, **options):
@@ -243,7 +208,7 @@ def scripted(monkeypatch, *script, asynchronous=False, **options):
 
 
 def test_asynchronous_segments_are_taken_in_order_of_arrival_and_none_is_dropped(monkeypatch):
-    script = [0, 1, 0, 1, 1, 0, 2, 1, 2]
+    script = [0, 1, 0, 1, 1, "0 2", 1, 2]
     segments = scripted(monkeypatch, *script, asynchronous=True, actors=3, envs=3, rollout=2)
     versions = []
     for _, batch in zip(range(3), segments, strict=False):

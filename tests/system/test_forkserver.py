@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from lib.envs import checked_env  # the server imports it, too, and with gymnasium numpy.random
 from lib.nets import losses  # and torch
-from lib.system.processes import Child, start_server
+from lib.system.processes import context, start_server
 
 def report(connection):
     imported = sys.modules["lib.system.forkserver"].__file__
@@ -27,10 +27,10 @@ def report(connection):
 
 if __name__ == "__main__":
     start_server()
-    children = [Child(str(number), report) for number in range(2)]
-    for child in children:
-        child.launch()
-    print(json.dumps([child.connection.recv() for child in children]))
+    pipes = [context.Pipe() for _ in range(2)]
+    for _, theirs in pipes:
+        context.Process(target=report, args=(theirs,)).start()
+    print(json.dumps([ours.recv() for ours, _ in pipes]))
 """
 
 

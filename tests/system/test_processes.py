@@ -4,13 +4,14 @@ import psutil
 import pytest
 
 from fakes import start_two_and_wait
-from lib.system.processes import Child, describe_exit
+from lib.system.processes import context, describe_exit, kill_child
 
 
 def test_a_killed_child_takes_its_own_children_along_even_if_one_has_just_ended(monkeypatch):
-    child = Child("parent", start_two_and_wait)
-    child.launch()
-    programs = [psutil.Process(pid) for pid in child.connection.recv()]
+    ours, theirs = context.Pipe()
+    child = context.Process(target=start_two_and_wait, args=(theirs,))
+    child.start()
+    programs = [psutil.Process(pid) for pid in ours.recv()]
     kill = psutil.Process.kill
 
     def kill_and_miss(process):
@@ -18,7 +19,7 @@ def test_a_killed_child_takes_its_own_children_along_even_if_one_has_just_ended(
         raise psutil.NoSuchProcess(process.pid)
 
     monkeypatch.setattr(psutil.Process, "kill", kill_and_miss)
-    child.kill()
+    kill_child(child)
     _, alive = psutil.wait_procs(programs, timeout=10)
     assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
 
