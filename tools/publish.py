@@ -30,24 +30,6 @@ from lib.system.files import PROJECT
 
 import torch
 
-CARD = """# {name}: {env_id}
-
-Mean return over {episodes} greedy episodes in single environments: **{shown_mean}** (lowest {min:g}, highest {max:g},
-{distinct} distinct, {cut} cut at {limit:,} steps).
-
-| | |
-|---|---|
-| trained by | `{command}` |
-| saved at agent step | {step:,} |
-| commit | `{commits}` (with a "+" if the code differed from it) |
-| size | {size:.1f} MB |
-
-    tools/play.py {model}
-    tools/evaluate.py {model}
-
-To start a new run from these weights, add `--init {path}` to the training command.
-"""
-
 
 def main() -> None:
     parser = cli.checkpoint_tool(__doc__)
@@ -86,23 +68,28 @@ def publish(run: Path, model: Path, args: argparse.Namespace) -> None:
 def card(agent: TrainedAgent, model: Path, params: dict[str, Any], metrics: dict[str, Any], size: float) -> str:
     """Return the text of a model's README.md. Its commands are those of the project folder."""
     path = shlex.quote(str(model.relative_to(PROJECT)) if model.is_relative_to(PROJECT) else f"path/to/{model.name}")
-    builder = params["network"].get("builder")
-    sessions = params["sessions"]
+    builder, sessions = params["network"].get("builder"), params["sessions"]
+    words = " ".join([path, *env_option(agent.env_id), *(["--network", builder] if builder else [])])
     script, *options = sessions[0]["argv"]
-    return CARD.format(
-        name=model.name,
-        env_id=agent.env_id,
-        command=shlex.join([Path(script).name, *options]),
-        step=agent.step,
-        commits="`, `".join(dict.fromkeys(str(session["commit"]) for session in sessions)),
-        size=size,
-        path=path,
-        model=" ".join([path, *env_option(agent.env_id), *(["--network", builder] if builder else [])]),
-        cut=count_at_limit(metrics["lengths"]),
-        limit=MAX_STEPS,
-        shown_mean=format_return(metrics["mean"]),
-        **metrics,
-    )
+    commits = "`, `".join(dict.fromkeys(str(session["commit"]) for session in sessions))
+    return f"""# {model.name}: {agent.env_id}
+
+Mean return over {metrics["episodes"]} greedy episodes in single environments: **{format_return(metrics["mean"])}**
+(lowest {metrics["min"]:g}, highest {metrics["max"]:g}, {metrics["distinct"]} distinct,
+{count_at_limit(metrics["lengths"])} cut at {MAX_STEPS:,} steps).
+
+| | |
+|---|---|
+| trained by | `{shlex.join([Path(script).name, *options])}` |
+| saved at agent step | {agent.step:,} |
+| commit | `{commits}` (with a "+" if the code differed from it) |
+| size | {size:.1f} MB |
+
+    tools/play.py {words}
+    tools/evaluate.py {words}
+
+To start a new run from these weights, add `--init {path}` to the training command.
+"""
 
 
 if __name__ == "__main__":

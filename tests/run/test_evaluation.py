@@ -159,13 +159,15 @@ def test_an_evaluation_that_was_abandoned_is_repeated_before_the_next_update_of_
 
 @pytest.fixture
 def in_processes(warm_fork_server, monkeypatch):
-    """Function that evaluates in three processes, and checks that none is left."""
+    """Function that evaluates in three processes, because it takes long, and checks that none is left."""
     monkeypatch.setattr(evaluation, "GROUP", 3)
+    monkeypatch.setattr(evaluation, "SHORT", 0.0)
+    monkeypatch.setattr(evaluation, "cores", lambda: 3)
     before = set(multiprocessing.active_children())
 
     def run(make_env):
         try:
-            return evaluate(draw_actions, make_env, episodes=11, seed=4, processes=3)
+            return evaluate(draw_actions, make_env, episodes=11, seed=4)
         finally:
             assert set(multiprocessing.active_children()) <= before
 
@@ -181,22 +183,6 @@ def test_episodes_side_by_side_equal_those_played_one_after_the_other(in_process
     assert together["lengths"] == [result.length for result in alone]
     assert together["distinct"] == 11
     assert len(set(together["lengths"])) > 3  # the episodes of a group do not end together
-
-
-def test_an_evaluation_that_takes_long_goes_on_in_processes(warm_fork_server, monkeypatch):
-    monkeypatch.setattr(evaluation, "GROUP", 3)
-    monkeypatch.setattr(evaluation, "SHORT", 0.1)
-    monkeypatch.setattr(evaluation, "cores", lambda: 2)
-    made = []
-
-    def make(seconds):
-        made.append(time.sleep(seconds))
-        return Coded()
-
-    expected = evaluate(draw_actions, partial(make, 0.0), episodes=11, seed=4, processes=1)
-    assert len(made) == 3
-    assert evaluate(draw_actions, partial(make, 0.06), episodes=11, seed=4) == expected
-    assert len(made) <= 3 + 2  # those of the processes are not counted here
 
 
 def test_an_evaluation_whose_processes_fail_goes_on_in_this_one(in_processes, tmp_path, caplog):

@@ -26,20 +26,6 @@ def test_evaluate_prints_a_line_and_writes_all_returns(answer, trained_run):
     assert not (trained_run / "videos").exists()
 
 
-def test_seed_and_epsilon_decide_what_is_played(answer, original_run, tmp_path):
-    output = tmp_path / "evaluation.json"
-
-    def returns(*options):
-        output.unlink(missing_ok=True)
-        answer(EVALUATE, original_run, *SHOWN, "--episodes", 12, "--output", output, *options)
-        return json.loads(output.read_text())["returns"]
-
-    greedy = returns("--seed", 1)
-    assert returns("--seed", 1) == greedy
-    assert returns("--seed", 2) != greedy
-    assert returns("--seed", 1, "--epsilon", 1.0) != greedy
-
-
 def test_the_evaluation_of_a_model_is_not_overwritten(answer, trained_run):
     (trained_run / "episodes.csv").unlink()  # as in a published model
     (trained_run / "evaluation.json").write_text("{}")
