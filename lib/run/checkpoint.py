@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 BEST, LAST = "best", "last"
 
+Content = dict[str, Any]  # of a checkpoint: states by the names of their objects
+
 
 @runtime_checkable
 class Stateful(Protocol):
@@ -67,7 +69,7 @@ def find_checkpoint(run: Path, which: str) -> Path:
     return files[which]
 
 
-def load(file: Path) -> dict[str, Any]:
+def load(file: Path) -> Content:
     """Read one checkpoint into main memory.
 
     Raises:
@@ -79,7 +81,7 @@ def load(file: Path) -> dict[str, Any]:
         if wrong is not None:
             raise zipfile.BadZipFile(f"the checksum of {wrong} in it is wrong")
         # Memory-mapped, so that a replay is not in memory twice while it is restored.
-        content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        content: Content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except MemoryError:
         raise
     except pickle.UnpicklingError as error:
@@ -93,7 +95,7 @@ def load(file: Path) -> dict[str, Any]:
     return content
 
 
-def newest(folder: Path) -> dict[str, Any]:
+def newest(folder: Path) -> Content:
     """Read the newest undamaged step-* checkpoint; {} if there are none. A warning names each damaged one.
 
     Raises:
@@ -110,7 +112,7 @@ def newest(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None:
+def restore(objects: Mapping[str, Stateful], content: Content) -> None:
     """Load the state of objects from a checkpoint's content. A UsageError names the object that it does not fit."""
     for name, each in objects.items():
         try:
@@ -148,7 +150,7 @@ def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:
     log.info("Initial weights: %s", file)
 
 
-def save(content: Mapping[str, Any], file: Path) -> None:
+def save(content: Content, file: Path) -> None:
     """Write a checkpoint atomically: the file appears under its name when all of it is on the disk.
 
     Raises:

@@ -266,13 +266,13 @@ def _again(run: Path, options: RunOptions) -> list[str]:
     --time-limit and --quiet are left out: they are about a process, not about the run.
     """
     recorded = read_params(run).get("knobs", {})
-    both = sorted(CHANGEABLE & options.knobs.keys() & recorded.keys())
+    changeable = {name: options.knobs[name] for name in sorted(CHANGEABLE & options.knobs.keys())}
     given = {
         "evaluate_every": options.evaluate_every,
         "record_every": options.record_every,
         "track": options.track,
-        "address": options.knobs.get("address"),  # has to be given again, because the cluster's nodes run code here
-        **{name: options.knobs[name] for name in both if options.knobs[name] != recorded[name]},
+        # An address has to be given again, because the cluster's nodes run code here.
+        **{name: value for name, value in changeable.items() if name == "address" or value != recorded.get(name)},
     }
     words = ["--device", str(options.device)] if options.device.type != "cpu" else []
     for name, value in given.items():
