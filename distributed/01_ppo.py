@@ -33,8 +33,8 @@ NAME = Path(__file__).stem
 
 
 def train(params, args):
-    envs = vector_env.make_vector_env(params.env_name, params.envs, processes=args.async_envs)
-    model = Model(envs.single_observation_space, envs.single_action_space.n).to(args.device)
+    envs = vector_env.make_vector_env(params.env_name, params.envs, processes=args.async_envs, any_actions=True)
+    model = Model(envs.single_observation_space, envs.single_action_space).to(args.device)
     sampler = Sampler(envs, Agent(model, args.device), params.rollout, args.seed)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, eps=1e-5)
     trainer = Trainer(model, optimizer, UpdateSettings.of(params), args.device)

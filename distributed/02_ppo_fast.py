@@ -21,7 +21,7 @@ from lib import cli
 from lib.envs import vector_env
 from lib.hyperparameters import PPO_FAST_HYPERPARAMS
 from lib.nets import encoders
-from lib.ppo.fast import FastModel, FastSettings, FastTrainer, normalise_by_first_rollout
+from lib.ppo.fast import FastModel, FastSettings, FastTrainer
 from lib.ppo.rollout import Agent, Sampler
 from lib.run.setup import setup_ignite
 
@@ -32,9 +32,9 @@ NAME = Path(__file__).stem
 
 
 def train(params, args):
-    envs = vector_env.make_vector_env(params.env_name, params.envs, processes=args.async_envs)
+    envs = vector_env.make_vector_env(params.env_name, params.envs, processes=args.async_envs, any_actions=True)
     dtype = encoders.fast_dtype(args.device)
-    model = FastModel(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
+    model = FastModel(envs.single_observation_space, envs.single_action_space, dtype).to(args.device)
     sampler = Sampler(envs, Agent(model, args.device), params.rollout, args.seed)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
     trainer = FastTrainer(model, optimizer, FastSettings.of(params), args.device)
@@ -45,7 +45,7 @@ def train(params, args):
 
     engine = Engine(process_batch)
     setup_ignite(engine, params, sampler, NAME, args=args, save={"net": model, "optimizer": optimizer})
-    return engine.run(normalise_by_first_rollout(sampler, model))
+    return engine.run(sampler)
 
 
 if __name__ == "__main__":

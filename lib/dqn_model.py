@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.nets import losses, noisy
-from lib.nets.encoders import NormalisingEncoder, PlainEncoder, initialise, make_encoder
+from lib.nets.encoders import CompositeEncoder, NormalisingEncoder, PlainEncoder, encoder_of, initialise, make_encoder
 from lib.nets.masking import INVALID, MaskSplitter, mask_invalid
 
 HIDDEN = 512  # units between the features and the action values
@@ -68,7 +68,8 @@ class DQN(nn.Module):
         self.register_buffer("support", None if support is None else losses.support(*support))
         self.split = MaskSplitter(space)
         encoder = make_encoder if normalise else PlainEncoder
-        self.conv: NormalisingEncoder | PlainEncoder = encoder(self.split.shape, dtype)
+        make: Callable[[tuple[int, ...]], NormalisingEncoder | PlainEncoder] = partial(encoder, dtype=dtype)
+        self.conv = encoder_of(self.split.space, make)
         if normalise:
             initialise(self.conv)
         self.dtype = torch.float32 if normalise else self.conv.dtype  # of the layers after the encoder
@@ -146,7 +147,7 @@ class DQN(nn.Module):
 
     def normalise_by(self, states: torch.Tensor) -> None:
         """Fit the input normalisation, if the network has one, to these states; see NormalisingEncoder.normalise_by."""
-        if isinstance(self.conv, NormalisingEncoder):
+        if isinstance(self.conv, NormalisingEncoder | CompositeEncoder):
             self.conv.normalise_by(self.split(states)[0])
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:

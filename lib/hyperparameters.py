@@ -326,8 +326,9 @@ FAST_HYPERPARAMS = {
 }
 
 
-# Entry of PPO's tables with plain settings for a user's own environment. --env-id starts from it if no --game is given.
-OWN = "own"
+# Entries of PPO's tables with general settings, from which --env-id starts if no --game is given: for a user's own
+# environment, and, if they differ, for an Atari game.
+OWN, ATARI = "own", "atari"
 
 _PPO_GAMES: dict[str, dict[str, Any]] = {
     "pong": {"env_name": "PongNoFrameskip-v4", "stop_reward": 18.0, "milestone": 17.0},
@@ -336,8 +337,20 @@ _PPO_GAMES: dict[str, dict[str, Any]] = {
     OWN: {"env_name": "", "stop_reward": None},
 }
 
-# 01_ppo.py
+# 01_ppo.py. An own environment gets the settings of Schulman et al. (2017), table 3, which are Stable-Baselines3's
+# defaults; the paper plays 2,048 steps in one environment.
 PPO_HYPERPARAMS = {name: PPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}
+PPO_HYPERPARAMS[ATARI] = PPO_HYPERPARAMS[OWN]
+PPO_HYPERPARAMS[OWN] = dataclasses.replace(
+    PPO_HYPERPARAMS[OWN],
+    learning_rate=3e-4,
+    rollout=256,
+    minibatch=64,
+    epochs=10,
+    clip=0.2,
+    entropy=0.0,
+    max_steps=1_000_000,
+)
 
 # 02_ppo_fast.py and 03_ppo_actors.py
 PPO_FAST_HYPERPARAMS = {name: FastPPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}

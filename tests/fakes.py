@@ -356,14 +356,6 @@ class CodedDying(Coded):
         return super().step(action)
 
 
-class Continuous(Catch):
-    """Catch with a continuous action space, which no script supports."""
-
-    def __init__(self):
-        super().__init__()
-        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
-
-
 class Heat(Catch):
     """Catch with observations that are neither an image nor a board nor a vector."""
 
@@ -637,6 +629,66 @@ class Table(nn.Module):
         return self.rows[states.long().squeeze(1)]
 
 
+class Recall(gym.Env):
+    """Episodes of four steps. The first observation shows 0 or 1; taking that as the last action is rewarded by 1."""
+
+    def __init__(self):
+        self.observation_space = spaces.Box(0.0, 1.0, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.shown = 0, int(self.np_random.integers(2))
+        return np.array([self.shown, 0.0], np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        end = self.t == 4
+        reward = float(end and action == self.shown)
+        return np.array([0.5, self.t / 4], np.float32), reward, end, False, {}
+
+
+class Match(gym.Env):
+    """Each step rewards the share of an action's numbers that are right, or the nearness of real numbers.
+
+    The observation is 0 or 1. For 0, the right numbers are the lowest ones, or -1; for 1, the highest ones, or 1.
+    Episodes have 8 steps. The first option of every choice is forbidden if `masked`.
+    """
+
+    def __init__(self, actions, masked=False):
+        self.observation_space = spaces.Box(0.0, 1.0, (2,), np.float32)
+        self.action_space: Any = actions
+        self.masked = masked
+        self.played = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self._next()
+
+    def _next(self):
+        self.high = int(self.np_random.integers(2))
+        info = {}
+        if self.masked:
+            info["action_mask"] = tuple(np.arange(size) > 0 for size in self.action_space.nvec)
+        return np.array([self.high, self.t / 8], np.float32), info
+
+    def step(self, action):
+        assert self.action_space.contains(action), (action, self.action_space)
+        self.played.append(action)
+        if isinstance(self.action_space, spaces.Box):
+            reward = 1.0 - abs(action - (2.0 * self.high - 1.0)).clip(0.0, 2.0).mean()
+        elif isinstance(self.action_space, spaces.MultiBinary):
+            reward = (action == self.high).mean()
+        else:
+            space = self.action_space
+            lowest = space.start + self.masked
+            reward = (action == (space.start + space.nvec - 1 if self.high else lowest)).mean()
+        self.t += 1
+        observation, info = self._next()
+        return observation, float(reward), False, self.t == 8, info
+
+
 def draw_actions(states, randoms):
     """Policy of an evaluation that draws one of two actions from the generators of the episodes."""
     return np.array([random.integers(2) for random in randoms])
@@ -650,11 +702,11 @@ def register(name: str, environment: Callable[..., gym.Env] | str, **kwargs: obj
 for environment in (
     Alternating,
     Chain,
+    Recall,
     Delayed,
     Shown,
     Coded,
     Numbers,
-    Continuous,
     Heat,
     Talkative,
     Refusing,
@@ -691,6 +743,14 @@ SHAPES: dict[str, spaces.Space[Any]] = {
     "Planes": spaces.Box(0, 255, (7, 7, 3), np.uint8),
     "Image": spaces.Box(0, 255, (50, 40, 3), np.uint8),
 }
+ACTION_SPACES: dict[str, spaces.Space[Any]] = {
+    "Choices": spaces.MultiDiscrete([3, 2], start=[1, -1]),
+    "Bits": spaces.MultiBinary([2, 2]),
+    "Numbers2": spaces.Box(np.array([-1.0, -np.inf]), np.array([2.0, np.inf]), dtype=np.float64),
+}
+for name, space in ACTION_SPACES.items():
+    register(f"Match-{name}", Match, actions=space)
+register("Match-masked", Match, actions=spaces.MultiDiscrete([3, 4]), masked=True)
 register("Seventh", Shape, space=SHAPES["Vector"], start=7)
 for name, space in SHAPES.items():
     register(name, Shape, space=space)

@@ -39,13 +39,6 @@ def test_a_network_is_normalised_by_the_first_states_that_it_is_given_if_at_all(
     assert changed == ({"conv.mean", "conv.scale"} if normalise else set())
 
 
-def test_units_that_differ_are_warned_about_once_for_a_network_and_its_target_network(caplog):
-    net = dqn_model.DQN((2,), 3, normalise=True)
-    for each in (net, copy.deepcopy(net)):
-        each.normalise_by(torch.tensor([[0.0, 0.0], [1.0, 1000.0]]))
-    assert caplog.text.count("varies 1,000 times as much") == 1
-
-
 def test_an_image_with_channels_last_is_refused():
     with pytest.raises(
         ValueError, match=r"\(84, 84, 1\) has its channels last; .* pytorch_img=True or frame_stack=True"

@@ -360,7 +360,7 @@ def test_a_first_update_that_is_not_finite_leaves_no_checkpoint(tmp_path):
     ("options", "code", "message"),
     [
         (["--game", "chess"], 2, "unknown game 'chess'"),
-        (["--env-id", "Pendulum-v1"], 2, "finitely many actions"),
+        (["--env-id", "Pendulum-v1"], 2, "takes this space"),
         (["--set", "replay_size=10000000000"], 2, "GB are free; --set replay_size="),
         (["--runs-dir", "/proc/runs"], 1, "/proc/runs"),
     ],

@@ -31,6 +31,8 @@ def main() -> None:
         if path.exists():
             raise UsageError(f"{path} exists; remove it, or give another folder by --output")
     agent = TrainedAgent(args.run, args.checkpoint, "cpu", args.env_id, args.network)
+    if agent.policy.has_memory:
+        raise UsageError("a policy with a memory cannot be exported, because its actions depend on more than a state")
     states = export.record_states(agent)
     difference = export.export(agent, folder, states)
     print(f"{folder / export.ONNX}: same actions in {len(states):,} states, scores differ by at most {difference:.1e}")

@@ -18,6 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis.window import action_names
+from lib.envs.composite import CompositeBox
 from lib.envs.observations import observation_kind
 from lib.envs.single_env import make_env, make_plain_env
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, count_at_limit
@@ -39,10 +40,14 @@ def main() -> None:
     plain = make_plain_env(env_id)
     print(f"observations  {plain.observation_space}")
     plain.close()  # some games allow only one at a time
-    env = make_env(env_id)
+    env = make_env(env_id, any_actions=True)
     space = env.observation_space
+    parts = env.get_wrapper_attr("parts") if isinstance(space, CompositeBox) else {}
     print(f"states        {observation_kind(space).value}, {space.shape} {space.dtype}")
-    print(f"actions       {env.action_space.n}: {', '.join(action_names(env))}")
+    for name, part in parts.items():
+        print(f"  {name:11s} {observation_kind(part).value}, {part.shape} {part.dtype}")
+    names = action_names(env)
+    print("actions      ", f"{len(names)}: {', '.join(names)}" if names else env.action_space)
     player, policy = EpisodePlayer(env), RandomPolicy(env)
     returns: list[float] = []
     lengths: list[int] = []
@@ -53,7 +58,7 @@ def main() -> None:
         player.start(args.seed, number)
         while player.result is None:
             legal.append(policy.legal(player.state[None]).mean())
-            player.step(int(policy(player.state[None], [player.random])[0]))
+            player.step(policy(player.state[None], [player.random])[0])
             rewards[player.reward] += 1
         returns.append(player.result.total)
         lengths.append(player.result.length)
@@ -63,7 +68,8 @@ def main() -> None:
     more = f", and {len(rewards) - MOST_REWARDS} others" if len(rewards) > MOST_REWARDS else ""
     error = f" ± {np.std(returns, ddof=1) / len(returns) ** 0.5:.2g}" if len(returns) > 1 else ""
     print(f"rewards       {', '.join(shown)}{more}")
-    print(f"legal         {np.mean(legal):.0%} of the actions, on average")
+    if names:
+        print(f"legal         {np.mean(legal):.0%} of the actions, on average")
     print(f"length        mean {np.mean(lengths):.0f} steps, {min(lengths)} to {max(lengths)}")
     print(f"return        mean {np.mean(returns):g}{error}, {min(returns):g} to {max(returns):g}")
     print(f"speed         {steps / seconds:,.0f} steps/s")

@@ -76,6 +76,8 @@ def main() -> None:
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_id, args.network)
     policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.random, args.epsilon)
     env = agent.make_env(render_mode="rgb_array")
+    if args.scores and (agent.policy.score_name == "parameter" or agent.policy.has_memory):
+        raise UsageError(f"--scores needs discrete actions and no memory; this run has actions of {env.action_space}")
     player, names, rate = EpisodePlayer(env), action_names(env), frames_per_second(env)
 
     def frame_of(states: np.ndarray) -> np.ndarray:

@@ -1,8 +1,9 @@
 """Export a trained policy as ONNX, checked against the original policy on states of its own episodes.
 
 Input of an exported policy: states, (batch, ...), as make_env returns them. Outputs: the best action of each state,
-(batch,) int64, and the scores of all actions, (batch, n_actions) float32, Q-values or probabilities. If states carry
-action masks, invalid actions have the lowest score.
+(batch, ...), as the environment gets it, and the scores of all actions, (batch, n_actions) float32, Q-values or
+probabilities. If states carry action masks, invalid actions have the lowest score. For actions that are not discrete,
+the scores are the parameters of their distribution.
 """
 
 import json
@@ -25,7 +26,7 @@ from lib.envs.observations import conversions
 from lib.envs.single_env import make_plain_env
 from lib.errors import Fault, UsageError
 from lib.run.episode_player import EpisodePlayer
-from lib.run.policy import GreedyPolicy, scores_of
+from lib.run.policy import GreedyPolicy, best_actions, scores_of
 from lib.system import files
 from lib.system.log import install_command
 
@@ -45,9 +46,9 @@ class ExportedPolicy(nn.Module):
         self.net = net
 
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the best actions, (batch,) int64, and the scores, (batch, n_actions) float32."""
+        """Return the best actions, (batch, ...), and the scores, (batch, n) float32."""
         scores = scores_of(self.net, states)
-        return scores.argmax(1), scores
+        return best_actions(self.net, scores), scores
 
 
 def require_packages() -> None:
@@ -67,7 +68,7 @@ def record_states(agent: TrainedAgent) -> np.ndarray:
         player.start(SEED, episode)
         while player.result is None and len(states) < STATES:
             states.append(player.state)
-            player.step(int(agent.policy(player.state[None])[0]))
+            player.step(agent.policy(player.state[None])[0])
         episode += 1
     env.close()
     return np.stack(states)
@@ -113,7 +114,8 @@ def _description(agent: TrainedAgent, states: np.ndarray) -> dict[str, Any]:
         "conversions": conversions(env),  # from observations to states
         "state": {"shape": states.shape[1:], "dtype": str(states.dtype)},
         "actions": action_names(env),
-        "first_action": first_action(env),  # the environment's own number of action 0
+        "action_space": str(env.action_space),
+        "first_action": np.asarray(first_action(env)).tolist(),  # the environment's own number of action 0
         "scores": agent.policy.score_name,
         "run": agent.run.name,
         "checkpoint": agent.file.name,
@@ -128,8 +130,11 @@ def compare(original: GreedyPolicy, exported: Callable[[np.ndarray], Outputs], s
     """
     actions, scores = exported(states)
     expected = original.scores(states)
-    best, taken = expected.max(1), expected[np.arange(len(states)), actions]
-    wrong = np.isnan(scores).any(1) | (best - taken > TIE * np.maximum(1.0, np.abs(best)))
+    if original.score_name == "parameter":
+        wrong = ~np.isclose(scores, expected, rtol=1e-3, atol=1e-4).all(1)
+    else:
+        best, taken = expected.max(1), expected[np.arange(len(states)), actions]
+        wrong = np.isnan(scores).any(1) | (best - taken > TIE * np.maximum(1.0, np.abs(best)))
     if wrong.any():
         raise Fault(
             f"the exported policy takes another action than the run's policy, or has a score of NaN, in {wrong.sum()} "

@@ -20,8 +20,9 @@ from lib.run.checkpoint import BEST, find_checkpoint
 from lib.run.folder import read_params, trusted_id
 from lib.run.policy import GreedyPolicy, RandomPolicy, SampledPolicy
 
-Factory = Callable[[spaces.Space[Any], int], nn.Module]  # from observation space and number of actions
-CALL = "called with the observation space and the number of actions"
+# From the observation space and the number of actions, or a space of other actions than discrete ones.
+Factory = Callable[[spaces.Space[Any], Any], nn.Module]
+CALL = "called with the observation space and the number of actions, or the action space if it is not Discrete"
 
 
 class TrainedAgent:
@@ -68,10 +69,10 @@ class TrainedAgent:
         except Fault as fault:
             raise Fault(f"{fault}. Add --checkpoint last or --checkpoint STEP to load another one") from fault
         env = self.make_env()
-        space, self.n_actions, self.random = env.observation_space, env.action_space.n, RandomPolicy(env)
+        space, actions, self.random = env.observation_space, env.action_space, RandomPolicy(env)
         env.close()
         try:
-            net = build(space, self.n_actions)
+            net = build(space, int(actions.n) if isinstance(actions, spaces.Discrete) else actions)
             net.load_state_dict(content["net"])
         except (LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip().rstrip(".")
@@ -87,8 +88,8 @@ class TrainedAgent:
         return SampledPolicy(self.policy.net)
 
     def make_env(self, render_mode: str | None = None) -> DiscreteEnv:
-        """Build a single environment with the default wrappers of make_env."""
-        return make_env(self.env_id, render_mode=render_mode)
+        """Build a single environment with the default wrappers of make_env, and any action space."""
+        return make_env(self.env_id, render_mode=render_mode, any_actions=True)
 
 
 def recorded_network(run: Path, network: Mapping[str, Any]) -> Factory:

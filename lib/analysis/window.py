@@ -75,8 +75,9 @@ class Window:
 
 
 def action_names(env: gym.Env) -> list[str]:
-    """Return the names of the actions, or the environment's own numbers if it does not name them."""
-    assert isinstance(env.action_space, gym.spaces.Discrete)
+    """Return the names of discrete actions, or the environment's own numbers if it does not name them."""
+    if not isinstance(env.action_space, gym.spaces.Discrete):
+        return []
     meanings = env.get_wrapper_attr("get_action_meanings")() if env.has_wrapper_attr("get_action_meanings") else None
     if isinstance(meanings, dict):
         meanings = [meanings[number] for number in sorted(meanings)]
@@ -85,9 +86,9 @@ def action_names(env: gym.Env) -> list[str]:
     return [str(first_action(env) + action) for action in range(env.action_space.n)]
 
 
-def first_action(env: gym.Env) -> int:
-    """Return the environment's own number of action 0, given an environment that counts its actions from 0."""
-    return int(env.get_wrapper_attr("first_action")) if env.has_wrapper_attr("first_action") else 0
+def first_action(env: gym.Env) -> Any:
+    """Return the environment's own number of action 0, or an array of them for MultiDiscrete."""
+    return env.get_wrapper_attr("first_action") if env.has_wrapper_attr("first_action") else 0
 
 
 def add_score_panel(

@@ -93,8 +93,8 @@ class CheckedEnv(gym.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         self._step += 1
-        if isinstance(self.action_space, spaces.Discrete):
-            action = int(action)  # some environments compare types; NASim does
+        space = self.action_space  # some environments compare types; NASim does
+        action = int(action) if isinstance(space, spaces.Discrete) else np.array(action, space.dtype)
         with self._guard:
             observation, reward, terminated, truncated, info = self.env.step(action)
             observation, number = self._checked(observation, self.observation_space), float(reward)

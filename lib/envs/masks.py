@@ -19,6 +19,13 @@ INFO_KEY = "action_mask"  # name of the mask in the infos
 METHOD_NAME = "action_masks"  # name of the method that returns the mask
 
 
+def choices(space: spaces.Space[Any]) -> list[int]:
+    """Return the number of options of each choice in a Discrete or MultiDiscrete action; none for other spaces."""
+    if isinstance(space, spaces.Discrete):
+        return [int(space.n)]
+    return space.nvec.ravel().tolist() if isinstance(space, spaces.MultiDiscrete) else []
+
+
 class MaskedBox(spaces.Box):
     """Space of states with the action mask appended.
 
@@ -27,7 +34,7 @@ class MaskedBox(spaces.Box):
 
     Args:
         plain: space of the states without the mask.
-        actions: number of actions.
+        actions: number of actions; for MultiDiscrete, the options of all its choices.
         stacked: whether a state is a stack of frames.
     """
 
@@ -58,12 +65,13 @@ class TakeMask(gym.Wrapper):
     """Take the action mask out of the observations and infos. The infos are empty afterwards.
 
     An environment may report it by a method action_masks(), as observation["action_mask"] of a Dict, as PettingZoo's
-    games do, or as info["action_mask"]. gymnasium's vector environments cannot combine every other info.
+    games do, or as info["action_mask"]. gymnasium's vector environments cannot combine every other info. The mask of a
+    MultiDiscrete action is one array, or a tuple with one for each choice.
 
     If the last state of an episode allows no action, its mask is set to allow all of them, because no action follows.
 
     Args:
-        env: environment with a Discrete action space.
+        env: environment with any action space; only Discrete and MultiDiscrete ones can have masks.
 
     Raises:
         Fault: by `reset` and `step`, if the mask is wrong, if only some of the steps have one, or if no action is
@@ -71,14 +79,14 @@ class TakeMask(gym.Wrapper):
 
     Attributes:
         masked: whether the environment reports masks; `find_mask` finds out.
-        mask: mask of the newest observation, (actions,) bool.
+        mask: mask of the newest observation, (options,) bool.
     """
 
     def __init__(self, env: gym.Env):
         super().__init__(env)
-        assert isinstance(env.action_space, spaces.Discrete)
         self.masked = False
-        self.mask = np.ones(int(env.action_space.n), bool)
+        self._choices = choices(env.action_space)
+        self.mask = np.ones(sum(self._choices), bool)
         self._has_method = env.has_wrapper_attr(METHOD_NAME)
         space = env.observation_space
         self._entries: list[str] = []  # of the observation, if it has the mask as well
@@ -111,7 +119,8 @@ class TakeMask(gym.Wrapper):
                 "it has to report it at every one"
             )
         if mask is not None:
-            self.mask = self._checked(np.asarray(mask), ended)
+            parts = mask if isinstance(mask, tuple) else [mask]
+            self.mask = self._checked(np.concatenate([np.ravel(part) for part in parts]), ended)
         return {name: observation[name] for name in self._entries} if self._entries else observation
 
     def _checked(self, mask: np.ndarray, ended: bool) -> np.ndarray:
@@ -121,12 +130,14 @@ class TakeMask(gym.Wrapper):
                 f"{describe(self.env)} reports the action mask {mask}; it has to have {len(self.mask)} numbers, 1 for "
                 "each allowed action and 0 for each other one"
             )
-        if not allowed.any() and not ended:
-            raise Fault(
-                f"{describe(self.env)} reports that no action is allowed, but its episode goes on; "
-                "a state that allows no action has to end the episode"
-            )
-        return allowed if allowed.any() else ~allowed
+        for options in np.split(allowed, np.cumsum(self._choices)[:-1]):
+            if not options.any() and not ended:
+                raise Fault(
+                    f"{describe(self.env)} reports that no action is allowed, but its episode goes on; "
+                    "a state that allows no action has to end the episode"
+                )
+            options |= not options.any()
+        return allowed
 
 
 class AppendMask(gym.ObservationWrapper):

@@ -2,13 +2,13 @@
 
 image     uint8 (height, width), grey; later resized and stacked to (4, 84, 84)
 board     float32 (channels, height, width), smaller than an image
-vector    float32 (numbers,)
+vector    float32 (numbers,); float64 if float32 could not hold the observation's numbers
 """
 
 import enum
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 MIN_IMAGE_SIDE = 36  # pixels; the smallest side that the convolutions for images can process
 NOTE = "_pong_ladder_conversion"  # attribute of a wrapper; see noted
+Place = tuple[str | int, ...]  # names and indices that lead to a part of an observation
 UNBOUNDED = np.iinfo(np.int32).max  # larger bounds are only the range of the data type
 
 
@@ -59,9 +60,9 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
 
     Spaces other than Box, such as Discrete, Tuple or Dict, are flattened into a vector by gymnasium's
     FlattenObservation, which encodes a Discrete number as a one-hot vector. But MultiBinary and MultiDiscrete spaces of
-    several dimensions, such as MultiBinary([15, 15]), become boards. Integers become float32; each is divided by the
-    largest absolute value that its space allows. Of three axes, two neighbours of equal length above 1 are the height
-    and the width. Otherwise, the shorter one of the first and the last holds the channels.
+    several dimensions, such as MultiBinary([15, 15]), become boards. Integers become real numbers; each is divided by
+    the largest absolute value that its space allows. Of three axes, two neighbours of equal length above 1 are the
+    height and the width. Otherwise, the shorter one of the first and the last holds the channels.
 
     A Box whose height and width are at least 36 is an image if its numbers go up to 255, or if it has three channels
     with bounds. A larger grid of other numbers is flattened, because an image's resizing would lose them.
@@ -99,13 +100,22 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
             "are 0 and 255 or if they have three channels, and as boards if a side is below 36.",
         )
         env, kind = noted(FlattenObservation(env), "flattened"), ObservationKind.VECTOR
-        return _to_float32(env, env_id), kind
-    env = _to_float32(env, env_id)
+        return _to_real(env, env_id), kind
+    env = _to_real(env, env_id)
     if len(space.shape) in (1, 3) and not channels_last:
         return env, kind
     note = "axes in the order channels, height, width" if channels_last else "an axis of length 1 in front"
     moved = _transform(env, lambda numbers: np.ascontiguousarray(_channels_first(numbers, channels_last)))
     return noted(moved, note), kind
+
+
+def leaves(space: spaces.Space[Any], place: Place = ()) -> Iterator[tuple[Place, spaces.Space[Any]]]:
+    """Yield the parts of a Dict or Tuple that are neither, with their places."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for name, part in space.items() if isinstance(space, spaces.Dict) else enumerate(space):
+            yield from leaves(part, (*place, name))
+    else:
+        yield place, space
 
 
 def noted(env: gym.Env, conversion: str) -> gym.Env:
@@ -149,12 +159,9 @@ def _flatten(env: gym.Env, env_id: str) -> gym.Env:
     """
     space = env.observation_space
     if isinstance(space, spaces.Dict):
-        usable = {name: part for name, part in space.items() if _can_flatten(part)}
-        if unusable := ", ".join(repr(name) for name in space if name not in usable):
-            _log_once(
-                logging.WARNING,
-                f"{env_id}: observation entries are left out, because no network here can use them: {unusable}.",
-            )
+        usable = {name: part for name, part in space.items() if can_flatten(part)}
+        unusable = [repr(name) for name in space if name not in usable]
+        warn_about_unusable(env_id, unusable)
         if len(usable) == 1:
             [(name, part)] = usable.items()
             env = noted(TransformObservation(env, lambda entries: entries[name], part), f"the entry {name!r}")
@@ -162,7 +169,7 @@ def _flatten(env: gym.Env, env_id: str) -> gym.Env:
         if usable and unusable:  # not by FilterObservation, which takes names only
             space = spaces.Dict(usable)
             env = TransformObservation(env, lambda entries: {name: entries[name] for name in usable}, space)
-    if not _can_flatten(space):
+    if not can_flatten(space):
         raise UsageError(
             f"{env_id} has the observation space {space}, which no network here can use; it has to be "
             "a Box, Discrete, MultiDiscrete, MultiBinary, or a Tuple or Dict of these"
@@ -171,6 +178,15 @@ def _flatten(env: gym.Env, env_id: str) -> gym.Env:
         return TransformObservation(env, np.asarray, box)
     order = f" in the order {', '.join(map(repr, space.spaces))}" if isinstance(space, spaces.Dict) else ""
     return noted(FlattenObservation(env), f"flattened{order}; Discrete and MultiDiscrete numbers are one-hot")
+
+
+def warn_about_unusable(env_id: str, names: Sequence[str]) -> None:
+    """Log a warning if entries of an observation are left out."""
+    if names:
+        _log_once(
+            logging.WARNING,
+            f"{env_id}: observation entries are left out, because no network here can use them: {', '.join(names)}.",
+        )
 
 
 def _board_of(space: spaces.MultiBinary | spaces.MultiDiscrete) -> spaces.Box | None:
@@ -186,14 +202,13 @@ def _board_of(space: spaces.MultiBinary | spaces.MultiDiscrete) -> spaces.Box | 
     return box if kind is ObservationKind.BOARD else None
 
 
-def _can_flatten(space: spaces.Space[Any]) -> bool:
+def can_flatten(space: spaces.Space[Any]) -> bool:
     """Return whether a space can be flattened into a vector of fixed size that a network here can use.
 
     gymnasium flattens Text as well, but no network here reads text. It fills a OneOf up with NaN.
     """
     if isinstance(space, spaces.Tuple | spaces.Dict):
-        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-        return all(map(_can_flatten, parts))
+        return all(can_flatten(part) for _, part in leaves(space))
     if isinstance(space, spaces.Text | spaces.OneOf):
         return False
     try:
@@ -232,38 +247,47 @@ def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: boo
     )
 
 
-def _to_float32(env: gym.Env, env_id: str) -> gym.Env:
-    """Convert boards or vectors to float32. Divide each integer by the largest absolute value that its space allows."""
+def _to_real(env: gym.Env, env_id: str) -> gym.Env:
+    """Convert boards or vectors to float32 or float64. Divide each integer by its space's largest absolute value.
+
+    Vectors of float64, or of integers without bounds such as times, become float64.
+    """
     space = env.observation_space
     assert isinstance(space, spaces.Box)
-    integers = _are_integers(env, space)
-    largest = np.maximum(np.abs(space.low.astype(np.float64)), np.abs(space.high.astype(np.float64)))
+    # An integer of a flattened space may be part of a one-hot encoding.
+    original = env.env.observation_space if isinstance(env, FlattenObservation) else space
+    flags = [np.full(spaces.flatdim(part), _is_integer(part)) for _, part in leaves(original)]
+    integers = np.concatenate(flags).reshape(space.shape)
+    largest = _largest(space)
     divisors = np.where(integers & (largest > 1) & (largest < UNBOUNDED), largest, 1.0).astype(np.float32)
     is_divided = bool(divisors.max() > 1)
     if (integers & (largest > 1)).any():  # integers from 0 to 1 are flags
         divided = f", each divided by its largest value, at most {divisors.max():g}" if is_divided else ""
-        message = f"{env_id}: the observations contain integers, which are converted to float32{divided}."
+        message = f"{env_id}: the observations contain integers, which are converted to real numbers{divided}."
         _log_once(logging.WARNING, message)
-    if space.dtype == np.float32 and not is_divided:
+    is_precise = any(_is_precise(part) for _, part in leaves(original))
+    dtype = np.dtype(np.float64 if is_precise and len(space.shape) == 1 else np.float32)
+    if space.dtype == dtype and not is_divided:
         return env
     by = f"{divisors.max():g}" if (divisors == divisors.max()).all() else str(divisors.tolist())
     divided = f", divided by {by}" if is_divided else ""
-    return noted(_transform(env, lambda numbers: np.asarray(numbers, np.float32) / divisors), f"float32{divided}")
+    return noted(_transform(env, lambda numbers: np.asarray(numbers, dtype) / divisors), f"{dtype}{divided}")
 
 
-def _are_integers(env: gym.Env, space: spaces.Box) -> np.ndarray:
-    """Return a bool array, in the shape of the space, that is true for integers except for one-hot encodings."""
-    if isinstance(env, FlattenObservation):
-        return np.concatenate(_leaves_are_integers(env.env.observation_space))
-    return np.full(space.shape, space.dtype.kind in "iu")
+def _is_integer(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Box) and space.dtype.kind in "iu"
 
 
-def _leaves_are_integers(space: spaces.Space[Any]) -> list[np.ndarray]:
-    if isinstance(space, spaces.Dict):
-        return [flags for part in space.spaces.values() for flags in _leaves_are_integers(part)]
-    if isinstance(space, spaces.Tuple):
-        return [flags for part in space.spaces for flags in _leaves_are_integers(part)]
-    return [np.full(spaces.flatdim(space), isinstance(space, spaces.Box) and space.dtype.kind in "iu")]
+def _is_precise(space: spaces.Space[Any]) -> bool:
+    """Return whether float32 might not hold the numbers of a part."""
+    if not isinstance(space, spaces.Box):
+        return False
+    return space.dtype == np.float64 or (_is_integer(space) and bool((_largest(space) >= UNBOUNDED).any()))
+
+
+def _largest(space: spaces.Box) -> np.ndarray:
+    """Return the largest absolute value of each number."""
+    return np.maximum(np.abs(space.low.astype(np.float64)), np.abs(space.high.astype(np.float64)))
 
 
 def _transform(

@@ -7,13 +7,16 @@ import sys
 from typing import Any, cast
 
 import gymnasium as gym
+import numpy as np
 from gymnasium import spaces
 from gymnasium.envs import registration
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import RecordEpisodeStatistics, ResizeObservation, TransformAction
 
 from lib.envs import observations
 from lib.envs.atari import FRAME_SKIP, SCREEN, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
 from lib.envs.checked_env import CheckedEnv, Guard, wrappers
+from lib.envs.composite import CompositeObservation, is_composite
 from lib.envs.frames import FrameStack
 from lib.envs.masks import AppendMask, TakeMask
 from lib.envs.observations import ObservationKind
@@ -29,38 +32,43 @@ class ActionSpace(spaces.Discrete):
 
 
 class DiscreteEnv(gym.Env[Any, Any]):
-    """Type of the environments that make_env returns: array states and a finite number of actions."""
+    """Type of the environments that make_env returns by default: array states and a finite number of actions."""
 
     observation_space: spaces.Box
     action_space: ActionSpace
 
 
-def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None) -> DiscreteEnv:
+def make_env(
+    env_id: str, tweaked: bool = False, render_mode: str | None = None, any_actions: bool = False
+) -> DiscreteEnv:
     """Make one environment. For a vector environment, use vector_env.make_vector_env.
 
     Args:
         env_id: id registered with gymnasium; "package.module:Id" imports the module first.
         tweaked: play an Atari game by DirectAtari, which is faster and gives the same states, rewards and episode ends.
         render_mode: render mode of gymnasium; None for no rendering.
+        any_actions: accept every action space that PPO can use, not only Discrete.
 
     Returns:
-        An environment with the actions 0 to n - 1. Images become states of (4, 84, 84) uint8, as LazyFrames. Boards
-        (channels, height, width) and vectors (n,) are float32; see observations.prepare. Action masks are appended to
-        the states; see masks.MaskedBox. At the end of an episode, info["episode"]["r"] is the return before rewards are
-        clipped.
+        An environment whose discrete actions start from 0. Images become states of (4, 84, 84) uint8, as LazyFrames.
+        Boards (channels, height, width) and vectors (n,) are float32; see observations.prepare. Action masks are
+        appended to the states; see masks.MaskedBox. At the end of an episode, info["episode"]["r"] is the return before
+        rewards are clipped.
 
     Raises:
-        UsageError: if the environment cannot be made, its actions are not discrete, or its observations cannot be
+        UsageError: if the environment cannot be made, its actions are of the wrong kind, or its observations cannot be
             converted.
     """
-    return wrapped(make_plain_env(env_id, render_mode), env_id, tweaked)
+    return wrapped(make_plain_env(env_id, render_mode), env_id, tweaked, any_actions=any_actions)
 
 
-def wrapped(env: gym.Env, env_id: str, tweaked: bool = False, masked: bool | None = None) -> DiscreteEnv:
+def wrapped(
+    env: gym.Env, env_id: str, tweaked: bool = False, masked: bool | None = None, any_actions: bool = False
+) -> DiscreteEnv:
     """Add the wrappers of this project to an environment of `make_plain_env`.
 
     Args:
-        env_id, tweaked: see make_env.
+        env_id, tweaked, any_actions: see make_env.
         masked: whether the environment reports action masks; None to find out, which may reset it.
 
     Raises:
@@ -69,14 +77,17 @@ def wrapped(env: gym.Env, env_id: str, tweaked: bool = False, masked: bool | Non
     if is_atari(env):
         return cast(DiscreteEnv, _wrapped_game(env, env_id, tweaked))
     env = CheckedEnv(env, env_id)
-    if not isinstance(env.action_space, spaces.Discrete):
+    if not (isinstance(env.action_space, spaces.Discrete) or any_actions):
         raise UsageError(
-            f"{env_id} has the action space {env.action_space}; DQN and PPO choose among finitely many actions, so it "
-            "has to be Discrete(n). gymnasium's TransformAction converts it: "
-            "TransformAction(env, lambda action: TABLE[action], Discrete(len(TABLE)))"
+            f"{env_id} has the action space {env.action_space}; DQN chooses one of n actions, Discrete(n). "
+            "distributed/02_ppo_fast.py takes this space"
         )
-    mask = TakeMask(env if env.action_space.start == 0 else ActionsFromZero(env))
-    env, kind = observations.prepare(RecordEpisodeStatistics(mask), env_id)
+    mask = TakeMask(ActionsFromZero(env) if np.any(getattr(env.action_space, "start", 0)) else env)
+    env = RecordEpisodeStatistics(mask)
+    if is_composite(env.observation_space):
+        env, kind = CompositeObservation(env, env_id), ObservationKind.VECTOR
+    else:
+        env, kind = observations.prepare(env, env_id)
     if masked is None:
         with undisturbed():  # its reset may seed the global generators
             mask.find_mask()
@@ -108,17 +119,22 @@ class ActionsFromZero(TransformAction):
     """Shift the action space so that the first action is 0.
 
     Args:
-        env: environment with discrete actions.
+        env: environment with Discrete or MultiDiscrete actions.
 
     Attributes:
-        first_action: the environment's own number of action 0.
+        first_action: the environment's own number of action 0, or an array of them.
     """
 
     def __init__(self, env: gym.Env):
         space = env.action_space
-        assert isinstance(space, spaces.Discrete)
-        self.first_action = int(space.start)
-        super().__init__(env, lambda action: action + self.first_action, spaces.Discrete(space.n))
+        assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+        self.first_action = space.start
+        shifted = (
+            spaces.Discrete(space.n)
+            if isinstance(space, spaces.Discrete)
+            else spaces.MultiDiscrete(space.nvec, dtype=space.dtype.type)
+        )
+        super().__init__(env, lambda action: action + self.first_action, shifted)
 
 
 def has_display() -> bool:
@@ -185,15 +201,27 @@ def reward_threshold(env_id: str) -> float | None:
     Raises:
         UsageError: if the module that the id names cannot be imported.
     """
+    spec = _spec(env_id)
+    threshold = None if spec is None else spec.reward_threshold
+    return None if threshold is None or not math.isfinite(threshold) else float(threshold)
+
+
+def is_atari_id(env_id: str) -> bool:
+    """Return whether an id is registered as an Atari game."""
+    spec = _spec(env_id)
+    return spec is not None and str(spec.entry_point).startswith("ale_py")
+
+
+def _spec(env_id: str) -> EnvSpec | None:
+    """Return what is registered under an id, after importing its module; None if it is unknown."""
     _import_module_of(env_id)
     try:
         namespace, name, version = registration.parse_env_id(env_id.rpartition(":")[2])
         if version is None:  # gym.make takes the newest one
             version = registration.find_highest_version(namespace, name)
-        threshold = gym.spec(registration.get_env_id(namespace, name, version)).reward_threshold
-    except gym.error.Error:  # unknown, which is reported when it is made
+        return gym.spec(registration.get_env_id(namespace, name, version))
+    except gym.error.Error:  # which is reported when it is made
         return None
-    return None if threshold is None or not math.isfinite(threshold) else float(threshold)
 
 
 def module_of(env_id: str) -> str:

@@ -32,7 +32,7 @@ NATIVE_ARGUMENTS = ("game", "repeat_action_probability", "full_action_space", "m
 
 
 class DiscreteVectorEnv(VectorEnv[Any, Any, Any]):
-    """Type of the environments that make_vector_env returns: array states and a finite number of actions."""
+    """Type of the environments that make_vector_env returns by default: array states and a number of actions."""
 
     single_observation_space: spaces.Box
     single_action_space: ActionSpace
@@ -43,6 +43,7 @@ def make_vector_env(
     num_envs: int,
     threads: int = 0,
     processes: bool = False,
+    any_actions: bool = False,
 ) -> DiscreteVectorEnv:
     """Make several environments that step together.
 
@@ -55,6 +56,7 @@ def make_vector_env(
         num_envs: number of environments.
         threads: number of threads that step Atari games; 0 for one per core.
         processes: step each environment in a process of its own; not for Atari games, which have native threads.
+        any_actions: see single_env.make_env.
 
     Returns:
         A vector environment whose episodes are reset in the step that ends them. States are (num_envs, ...), rewards
@@ -74,11 +76,11 @@ def make_vector_env(
         first.close()
         envs = RecordEpisodeStatistics(NativeAtari(_registered_arguments(first, env_id), num_envs, threads))
         return cast(DiscreteVectorEnv, ClipReward(envs, -1.0, 1.0))
-    env = Pausable(wrapped(first, env_id))
+    env = Pausable(wrapped(first, env_id, any_actions=any_actions))
     masked = isinstance(env.observation_space, MaskedBox)
 
     def make() -> gym.Env:
-        return Pausable(wrapped(make_plain_env(env_id), env_id, masked=masked))
+        return Pausable(wrapped(make_plain_env(env_id), env_id, masked=masked, any_actions=any_actions))
 
     others: VectorEnv[Any, Any, Any]
     if processes:

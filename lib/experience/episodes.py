@@ -20,7 +20,7 @@ class EpisodeTrace(NamedTuple):
     """
 
     seed: int
-    actions: Sequence[int]
+    actions: Sequence[Any]
     last_state: Any
     first: int = 0
     no_ops: int | None = None

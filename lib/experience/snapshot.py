@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 
 from lib.experience.episodes import EpisodeTrace
 
@@ -19,6 +20,7 @@ class Snapshot:
     Args:
         seeds_of: function from a reset number to the reset seeds, (num_envs,), that all environments would get.
         num_envs: number of environments.
+        action_space: action space of one environment; None for integers.
 
     Attributes:
         resets: (num_envs,) int64, number of each environment's last seeded reset; None before the first one. If an
@@ -30,17 +32,25 @@ class Snapshot:
 
     ROOM = 1024  # steps for which memory is added at least
 
-    def __init__(self, seeds_of: Callable[[int], Sequence[int]], num_envs: int = 1):
+    def __init__(
+        self,
+        seeds_of: Callable[[int], Sequence[int]],
+        num_envs: int = 1,
+        action_space: spaces.Space[Any] | None = None,
+    ):
         self.resets: np.ndarray | None = None
         self.starts = np.zeros(num_envs, np.int64)
         self.states: Any = None
         self._seeds_of = seeds_of
-        self._memory = np.zeros((0, num_envs), np.int32)  # of which the first rows hold actions
+        shape, dtype = () if action_space is None else action_space.shape or (), np.dtype(np.int32)
+        if isinstance(action_space, spaces.Box):
+            dtype = action_space.dtype
+        self._memory = np.zeros((0, num_envs, *shape), dtype)  # of which the first rows hold actions
         self._length = 0
 
     @property
     def actions(self) -> np.ndarray:
-        """Kept actions, (steps, num_envs) int32."""
+        """Kept actions, (steps, num_envs, ...): int32, or of the type of a Box."""
         return self._memory[: self._length]
 
     @property
@@ -73,8 +83,11 @@ class Snapshot:
         self.states = None
 
     def append(self, actions: np.ndarray | Sequence[int]) -> None:
-        """Record one step, (num_envs,), or several, (steps, num_envs). Steps before all resets may be dropped."""
-        block = np.asarray(actions, np.int32).reshape(-1, len(self.starts))
+        """Record one step, (num_envs, ...), or several, (steps, num_envs, ...).
+
+        Steps before all resets may be dropped.
+        """
+        block = np.asarray(actions, self._memory.dtype).reshape(-1, *self._memory.shape[1:])
         if self._length + len(block) > len(self._memory):
             unneeded = int(self.starts.min())
             kept = self.actions[unneeded:]
@@ -101,7 +114,8 @@ class Snapshot:
             # In nearly every Atari game, the number of no-ops alone determines the first state.
             first = len(actions) - length if no_ops is None else 0
             needed = actions if no_ops is None else actions[-length:]
-            return EpisodeTrace(int(self._seeds_of(reset)[env]), needed.tolist(), last_state, first, no_ops)
+            rows = needed.tolist() if needed.ndim == 1 else list(needed)
+            return EpisodeTrace(int(self._seeds_of(reset)[env]), rows, last_state, first, no_ops)
 
         return assemble
 

@@ -108,7 +108,7 @@ class Stream(ExperienceSource):
         self.frame_skip = vector_env.vector_frame_skip(envs)
         self._native = vector_env.is_native(envs)
         self.interrupted_states: np.ndarray | None = None
-        self._snapshot = Snapshot(self._reset_seeds, self.env_range.num_envs)
+        self._snapshot = Snapshot(self._reset_seeds, self.env_range.num_envs, envs.single_action_space)
         self._no_ops: np.ndarray | None = None  # (num_envs,) frames before the first action of native games' episodes
         self._episodes: list[Episode] = []
 
@@ -126,7 +126,7 @@ class Stream(ExperienceSource):
         """Step each environment once.
 
         Args:
-            actions: (num_envs,) integers.
+            actions: (num_envs, ...) actions of the environments' action space.
         """
         previous_states = self.states
         with self.clock("environment"):
@@ -261,12 +261,13 @@ class Stream(ExperienceSource):
         starts, actions = self._snapshot.starts, self._snapshot.actions
         self._reset(np.ones(self.envs.num_envs, bool))
         vector_env.pause(self.envs, starts > 0)
-        with TaskProgress("Replaying actions", actions.size) as progress:
+        with TaskProgress("Replaying actions", len(actions) * self.envs.num_envs) as progress:
             for step in range(len(actions) + 1):
                 if step and (starting := starts == step).any():
                     self._reset(starting)
                 if step < len(actions):
-                    chosen = np.where(starts <= step, actions[step], 0).astype(np.int64)
+                    chosen = actions[step].astype(self.envs.action_space.dtype)
+                    chosen[starts > step] = 0
                     self.states, _, terminated, truncated, infos = self.envs.step(chosen)
                     self._record_no_ops(infos, terminated | truncated)
                     progress.update(len(chosen))

@@ -8,18 +8,23 @@ Encoders are faster if the channels are last in memory.
 import functools
 import logging
 import math
+from collections.abc import Callable
+from typing import TypeVar, cast
 
 import torch
+from gymnasium import spaces
 from torch import nn
 from torch.nn import functional as F
 
+from lib.envs.composite import CompositeBox
 from lib.envs.observations import MIN_IMAGE_SIDE, ObservationKind, observation_kind
 from lib.system.machine import has_fast_bfloat16
 
 log = logging.getLogger(__name__)
 
-# A warning is logged if the standard deviations of two entries of a vector differ by more than this factor.
-WIDE = 100.0
+Encoder = TypeVar("Encoder", bound=nn.Module)
+
+LARGEST = 10.0  # normalised numbers of a vector are clipped to this range, as unusual ones would swamp the others
 
 
 class PlainEncoder(nn.Sequential):
@@ -105,8 +110,10 @@ class NormalisingEncoder(nn.Module):
         features: number of output features.
         mean: mean state, with its channels last, which is subtracted from the input; see `normalise_by`.
         scale: factor by which the difference is multiplied, ().
+        running: whether `normalise_by` goes on adapting the normalisation after its first call.
     """
 
+    running = False
     features: int
     mean: torch.Tensor
     scale: torch.Tensor
@@ -125,7 +132,7 @@ class NormalisingEncoder(nn.Module):
     def normalise_by(self, states: torch.Tensor) -> None:
         """Set the mean of each entry and the common scale from a batch of states.
 
-        An encoder that is fitted does not change, because the weights of a network that has learnt depend on it.
+        An encoder of images or boards that is fitted does not change, because the weights depend on it.
         """
         if not self.is_fitted:
             self._fit(states)
@@ -212,40 +219,108 @@ class BoardEncoder(NormalisingEncoder):
 
 
 class VectorEncoder(NormalisingEncoder):
-    """Multilayer perceptron with two layers of 64 units."""
+    """Multilayer perceptron with two layers of 64 units.
 
+    Every entry is shifted and scaled by the mean and the standard deviation of all states so far. This is done in
+    float64, because float32 holds a Unix time in steps of 128 seconds.
+
+    Attributes:
+        mean, scale: of each entry, (n,) float64.
+        variance: of each entry, (n,) float64.
+        count: number of states so far, () float64.
+    """
+
+    running = True
     features = 64
+    variance: torch.Tensor
+    count: torch.Tensor
 
     def __init__(self, shape: tuple[int, ...]):
-        super().__init__(shape)
+        super().__init__((math.prod(shape),))
+        size = math.prod(shape)
+        for name in ("mean", "variance"):
+            self.register_buffer(name, torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("scale", torch.ones(size, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.first = nn.Linear(math.prod(shape), self.features)
         self.second = nn.Linear(self.features, self.features)
 
-    def _fit(self, states: torch.Tensor) -> None:
-        super()._fit(states)
-        spreads = states.float().std(0, correction=0)
-        constant = spreads == 0.0
-        if constant.all():
-            return
-        smallest = spreads.masked_fill(constant, math.inf).min(0)
-        largest = spreads.max(0)
-        if (ratio := (largest.values / smallest.values).item()) > WIDE:
-            _warn_about_units(int(largest.indices), f"{ratio:,.0f}", int(smallest.indices))
+    @property
+    def is_fitted(self) -> bool:
+        return bool(self.count)
+
+    @torch.no_grad()
+    def normalise_by(self, states: torch.Tensor) -> None:
+        """Add states to the statistics. See Chan et al. (1979), Updating formulae and a pairwise algorithm."""
+        values = states.flatten(1).double()
+        share = len(values) / (self.count + len(values))
+        gap = values.mean(0) - self.mean
+        spread = values.var(0, correction=0)
+        self.variance.add_(share * (spread - self.variance + (1.0 - share) * gap**2))
+        self.mean.add_(share * gap)
+        self.count.add_(len(values))
+        self.scale.copy_(torch.where(self.variance > 0.0, self.variance.rsqrt(), 1.0))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Encode (batch, n) states as (batch, features) float32."""
-        first = torch.tanh(self.first(((states.float() - self.mean) * self.scale).flatten(1)))
-        return torch.tanh(self.second(first))
+        normal = ((states.flatten(1).double() - self.mean) * self.scale).clamp(-LARGEST, LARGEST).float()
+        return torch.tanh(self.second(torch.tanh(self.first(normal))))
 
 
-@functools.cache
-def _warn_about_units(largest: int, ratio: str, smallest: int) -> None:
-    """Log a warning, once for a network and its target network."""
-    log.warning(
-        "In an observation, entry %d varies %s times as much as entry %d. All entries get one scale, so the network "
-        "hardly sees the small ones. Bring them to similar units, for example by gymnasium's TransformObservation.",
-        *(largest, ratio, smallest),
-    )
+class CompositeEncoder(nn.Module):
+    """An encoder for each part of composite states; their features are concatenated.
+
+    Args:
+        space: space of the states.
+        make: function from the shape of a part to its encoder.
+
+    Attributes:
+        features: number of output features.
+        dtype: data type of the features.
+        is_fitted, running: see NormalisingEncoder.
+    """
+
+    dtype = torch.float32
+    features: int
+
+    def __init__(self, space: CompositeBox, make: Callable[[tuple[int, ...]], nn.Module]):
+        super().__init__()
+        self.shapes = [part.shape for part in space.parts]
+        self.parts = nn.ModuleList(map(make, self.shapes))
+        self.features = sum(cast(int, part.features) for part in self.parts)
+        self.running = any(part.running for part in self._normalising)
+
+    @property
+    def _normalising(self) -> list[NormalisingEncoder]:
+        return [part for part in self.parts if isinstance(part, NormalisingEncoder)]
+
+    @property
+    def is_fitted(self) -> bool:
+        return all(part.is_fitted for part in self._normalising)
+
+    def normalise_by(self, states: torch.Tensor) -> None:
+        """Adapt the parts' normalisation to these states; see NormalisingEncoder.normalise_by."""
+        for part, states_of_part in zip(self.parts, self._split(states), strict=True):
+            if isinstance(part, NormalisingEncoder):
+                part.normalise_by(states_of_part)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Encode (batch, n) states as (batch, features) float32."""
+        columns = zip(self.parts, self._split(states), strict=True)
+        return torch.cat([encoder(column) for encoder, column in columns], 1)
+
+    def _split(self, states: torch.Tensor) -> list[torch.Tensor]:
+        columns = torch.split(states, [math.prod(shape) for shape in self.shapes], 1)
+        return [column.reshape(-1, *shape) for column, shape in zip(columns, self.shapes, strict=True)]
+
+
+def encoder_of(
+    space: spaces.Box | tuple[int, ...], make: Callable[[tuple[int, ...]], Encoder]
+) -> Encoder | CompositeEncoder:
+    """Return the encoder of states, given a function that makes one for a shape, and a space or shape of states."""
+    if isinstance(space, CompositeBox):
+        return CompositeEncoder(space, make)
+    return make(space.shape if isinstance(space, spaces.Box) else space)
 
 
 def make_encoder(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> NormalisingEncoder:

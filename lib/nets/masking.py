@@ -17,13 +17,14 @@ class MaskSplitter:
 
     Attributes:
         actions: number of actions in a mask; 0 if states have no mask.
-        shape: shape of a state without the mask.
+        space: space, or shape, of a state without the mask.
+        shape: its shape.
     """
 
     def __init__(self, space: spaces.Box | tuple[int, ...]):
         self.actions = space.actions if isinstance(space, MaskedBox) else 0
-        plain = space.plain if isinstance(space, MaskedBox) else space
-        self.shape: tuple[int, ...] = plain.shape if isinstance(plain, spaces.Box) else plain
+        self.space = space.plain if isinstance(space, MaskedBox) else space
+        self.shape: tuple[int, ...] = self.space.shape if isinstance(self.space, spaces.Box) else self.space
         self._stacked = isinstance(space, MaskedBox) and space.stacked
 
     def __call__(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:

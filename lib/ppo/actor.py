@@ -28,7 +28,7 @@ class EnvFacts(NamedTuple):
     """Facts about an environment that are known only after one has been made."""
 
     space: spaces.Box
-    n_actions: int
+    action_space: spaces.Space[Any]
     frame_skip: int
 
 
@@ -110,7 +110,7 @@ class ActorSettings:
     def facts(self) -> EnvFacts:
         """Facts about the environment."""
         envs = self.make_envs(1)
-        facts = EnvFacts(envs.single_observation_space, int(envs.single_action_space.n), vector_frame_skip(envs))
+        facts = EnvFacts(envs.single_observation_space, envs.single_action_space, vector_frame_skip(envs))
         envs.close()
         return facts
 
@@ -129,7 +129,7 @@ class ActorSettings:
             threads = 0
         elif self.engine == "ray" and self.address is not None:
             threads = max(1, int(self.cpus))
-        return vector_env.make_vector_env(self.env_name, num_envs, threads)
+        return vector_env.make_vector_env(self.env_name, num_envs, threads, any_actions=True)
 
 
 @dataclasses.dataclass
@@ -157,7 +157,7 @@ class Segment:
     @property
     def steps(self) -> int:
         """Agent steps."""
-        return self.arrays["actions"].size
+        return self.arrays["rewards"].size
 
     @property
     def restart(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class PPOActor:
         space = envs.single_observation_space
         with torch.random.fork_rng(devices=()):  # the initial weights must not change the learner's random numbers
             dtype = torch.bfloat16 if acting.bfloat16 and has_fast_bfloat16(torch.device("cpu")) else torch.float32
-            self._model = FastModel(space, int(envs.single_action_space.n), dtype)
+            self._model = FastModel(space, envs.single_action_space, dtype)
         self._version, self._traces = -1, acting.traces
         self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.env_range(index))
         if state is not None:

@@ -4,23 +4,26 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from gymnasium import spaces
 from torch import nn
 from torch.nn import functional as F
 
-from lib.nets.encoders import BoardEncoder, initialise, make_encoder, orthogonal
+from lib.nets.distributions import Space
+from lib.nets.encoders import BoardEncoder, encoder_of, initialise, make_encoder, orthogonal
 from lib.nets.masking import mask_invalid
 from lib.ppo.losses import approximate_kl, value_loss
 from lib.ppo.model import ActorCritic
-from lib.ppo.rollout import Rollout, Sampler
+from lib.ppo.rollout import Rollout
 from lib.ppo.update import KL, Trainer, Transitions, UpdateSettings, fetched
+from lib.system.machine import to_device
 
 log = logging.getLogger(__name__)
 
 RETURN_RATE = 1e-4  # smallest weight of a new return in the statistics of the returns
+STATES = 4096  # most states of a rollout by which the input is normalised
 RATE_FACTOR = 1.5  # factor by which one epoch changes an adaptive learning rate
 
 
@@ -69,8 +72,7 @@ class FastModel(ActorCritic):
     number of board cells, the policy head is a CellPolicy.
 
     Args:
-        space: observation space of one environment; it may carry an action mask (`MaskedBox`).
-        n_actions: number of actions.
+        space, actions: see ActorCritic.
         dtype: dtype in which an image encoder computes.
 
     Attributes:
@@ -83,10 +85,10 @@ class FastModel(ActorCritic):
     return_std: torch.Tensor
     returns_seen: torch.Tensor
 
-    def __init__(self, space: spaces.Box, n_actions: int, dtype: torch.dtype = torch.float32):
-        super().__init__(space)
-        self.body = make_encoder(self.split.shape, dtype)
-        self.policy = self._policy_head(n_actions)
+    def __init__(self, space: spaces.Box, actions: int | Space, dtype: torch.dtype = torch.float32):
+        super().__init__(space, actions)
+        self.body = encoder_of(self.split.space, functools.partial(make_encoder, dtype=dtype))
+        self.policy = self._policy_head()
         self.value = nn.Linear(self.body.features, 1)
         self.register_buffer("return_mean", torch.zeros(()))
         self.register_buffer("return_std", torch.ones(()))
@@ -95,19 +97,23 @@ class FastModel(ActorCritic):
         # The first returns are small, so the errors of large initial values would dominate the loss.
         orthogonal(self.value, 0.01)
 
-    def _policy_head(self, n_actions: int) -> nn.Linear | CellPolicy:
-        if isinstance(self.body, BoardEncoder):
+    def _policy_head(self) -> nn.Linear | CellPolicy:
+        if isinstance(self.body, BoardEncoder) and self.distribution.shape == ():
             cells = math.prod(self.split.shape[1:])
-            planes, remainder = divmod(n_actions, cells)
+            planes, remainder = divmod(self.distribution.parameters, cells)
             if planes and not remainder:
-                _log_policy(n_actions, planes)
+                _log_policy(self.distribution.parameters, planes)
                 return CellPolicy(self.body.features, BoardEncoder.filters, planes)
-        head = nn.Linear(self.body.features, n_actions)
+        return self.plain_head()
+
+    def plain_head(self) -> nn.Linear:
+        """Return a policy head for any actions."""
+        head = self.distribution.head(self.body.features)
         orthogonal(head, 0.01)
         return head
 
     def normalise_by(self, states: torch.Tensor) -> None:
-        """Fit the input normalisation to these states; see NormalisingEncoder.normalise_by."""
+        """Adapt the input normalisation to these states; see NormalisingEncoder.normalise_by."""
         self.body.normalise_by(self.split(states)[0])
 
     @torch.no_grad()
@@ -140,7 +146,7 @@ class FastModel(ActorCritic):
         self.value.bias.copy_(torch.where(known, bias, self.value.bias))
 
     def encode(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return features, (batch, features), and unmasked logits, (batch, n_actions), of states without masks."""
+        """Return features, (batch, features), and unmasked parameters of the policy, of states without masks."""
         if isinstance(self.body, BoardEncoder) and isinstance(self.policy, CellPolicy):
             features, cells = self.body.encode(observations)
             return features, self.policy(features, cells)
@@ -148,11 +154,11 @@ class FastModel(ActorCritic):
         return features, self.policy(features)
 
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute logits and values; see ActorCritic.forward."""
+        """Compute parameters and values; see ActorCritic.forward."""
         observations, allowed = self.split(states)
-        features, logits = self.encode(observations)
+        features, parameters = self.encode(observations)
         values = self.value(features).squeeze(-1) * self.return_std + self.return_mean
-        return mask_invalid(logits, allowed), values
+        return mask_invalid(parameters, allowed), values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,10 +177,53 @@ class FastSettings(UpdateSettings):
 
 
 class FastTrainer(Trainer):
-    """Trainer of a FastModel that normalises values and adapts the learning rate to the KL divergence of each epoch."""
+    """Trainer of a FastModel that normalises states and values, and adapts the learning rate to the KL divergence.
+
+    The model's normalisation of states follows those of every rollout after learning from it. The first rollout was
+    played without normalisation, so it is learnt from as steps of another policy; see `reevaluated`.
+    """
 
     model: FastModel
     settings: FastSettings
+
+    def update(self, rollout: Rollout, rhos: torch.Tensor | None = None) -> dict[str, float]:
+        """Learn from a rollout of (T, N) transitions; see Trainer.update."""
+        is_first = not self.model.body.is_fitted
+        if is_first or self.model.body.running:
+            states = self.group.gathered(to_device(rollout.some_states(STATES // self.group.size), self.device))
+        if is_first:
+            self.model.normalise_by(states)
+            rollout, rhos = self.reevaluated(rollout)
+        metrics = super().update(rollout, rhos)
+        if self.model.body.running and not is_first:
+            self.model.normalise_by(states)
+        return metrics
+
+    @torch.no_grad()
+    def reevaluated(self, rollout: Rollout) -> tuple[Rollout, torch.Tensor]:
+        """Re-evaluate steps that another policy has played, such as one of older weights, with the current model.
+
+        The values of the states after the last step and after truncations are not known to the learner; those of the
+        actor are kept.
+
+        Args:
+            rollout: T steps of N environments.
+
+        Returns:
+            The rollout with the current values, and the ratios (T, N) of the current probabilities of its actions to
+            those under the behaviour policy, at most 1.
+        """
+        states, actions = rollout.states.flatten(0, 1), rollout.actions.flatten(0, 1)
+        log_probs, values = torch.empty(len(states)), torch.empty(len(states))
+        for indices in self.minibatches(len(states), shuffled=False):
+            at = indices.cpu()
+            parameters, value = self.outputs(to_device(states[at], self.device), indices)
+            log_prob, _ = self.model.distribution.evaluate(parameters, to_device(actions[at], self.device))
+            log_probs[at], values[at] = log_prob.cpu(), value.cpu()
+        shape = rollout.rewards.shape
+        current = dataclasses.replace(rollout, values=values.view(shape), next_values=rollout.next_values.clone())
+        current.fill_next_values(rollout.next_values[-1])
+        return current, (log_probs.view(shape) - rollout.log_probs).exp().clamp(max=1.0)
 
     def learn(self, transitions: Transitions) -> dict[str, float]:
         """Rescale the value head to the new returns, and learn; see Trainer.learn."""
@@ -204,8 +253,10 @@ class FastTrainer(Trainer):
     def _divergence(self, transitions: Transitions) -> float:
         """Return the divergence of the present policy from that of the rollout, over all transitions."""
         states, actions, log_probs, *_ = transitions
-        now = F.log_softmax(self.model(states.movedim(-1, 1))[0], dim=1).gather(1, actions[:, None]).squeeze(1)
-        kl = approximate_kl(now, log_probs)
+        [indices] = self.minibatches(len(states), shuffled=False)
+        parameters, _ = self.outputs(states[indices], indices)
+        now, _ = self.model.distribution.evaluate(parameters, actions[indices])
+        kl = approximate_kl(now, log_probs[indices])
         self.group.average([kl])
         [[number]] = fetched([kl[None]])
         return number
@@ -222,11 +273,3 @@ class FastTrainer(Trainer):
             factor = RATE_FACTOR
         for group in self.optimizer.param_groups:
             group["lr"] = min(group["lr"] * factor, self.settings.learning_rate_max)
-
-
-def normalise_by_first_rollout(sampler: Sampler, model: FastModel) -> Iterator[Rollout]:
-    """Yield a run's rollouts. In a new run, the first one is used only to fit the input normalisation."""
-    every_rollout = iter(sampler)
-    if not sampler.steps_done:
-        model.normalise_by(next(every_rollout).some_states())
-    yield from every_rollout

@@ -1,17 +1,14 @@
 """The learner: update the model from the segments of all actors, and provide its weights."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from lib.actors.worker import Weights
 from lib.ppo.actor import Segment, unstack
-from lib.ppo.fast import FastModel, FastTrainer
+from lib.ppo.fast import FastTrainer
 from lib.ppo.rollout import Rollout
-from lib.system.machine import to_device
 
 
 class PPOLearner:
@@ -40,17 +37,10 @@ class PPOLearner:
             torch.manual_seed(seed)
         rollout, rhos = join_segments(segments), None
         if any(segment.version != self.version for segment in segments):
-            rollout, rhos = reevaluated(rollout, self.trainer.model, self.trainer.settings.minibatch)
+            rollout, rhos = self.trainer.reevaluated(rollout)
         metrics = self.trainer.update(rollout, rhos)
         self.version += 1
         return metrics
-
-    def normalise_by(self, segments: Sequence[Segment]) -> None:
-        """Fit the model's input normalisation to the states of these segments, and of the other learners'."""
-        group = self.trainer.group
-        states = join_segments(segments).some_states(4096 // group.size)
-        self.trainer.model.normalise_by(group.gathered(states.to(group.device)).cpu())
-        self.version += 1
 
     def get_model(self) -> Weights:
         """Return the current weights. If the model is on the CPU, they share its memory and change with it."""
@@ -75,36 +65,3 @@ def join_segments(segments: Sequence[Segment]) -> Rollout:
         frames = columns.pop("frames").numpy()
         columns["states"] = torch.from_numpy(unstack(frames, columns["ended"].numpy()))
     return Rollout(**columns)
-
-
-@torch.no_grad()
-def reevaluated(rollout: Rollout, model: FastModel, batch_size: int) -> tuple[Rollout, torch.Tensor]:
-    """Re-evaluate steps that older weights have played with the current model.
-
-    The values of the states after the last step and after truncations are not known to the learner; those of the
-    actor are kept.
-
-    Args:
-        rollout: T steps of N environments.
-        model: current model.
-        batch_size: states in a forward pass.
-
-    Returns:
-        The rollout with the current values, and the ratios (T, N) of the current probabilities of its actions to those
-        under the behaviour policy, at most 1.
-    """
-    device = next(model.parameters()).device
-    log_probs, values = [], []
-    batches = (torch.split(column.flatten(0, 1), batch_size) for column in (rollout.states, rollout.actions))
-    for states, actions in zip(*batches, strict=True):
-        logits, value = model(to_device(states, device).movedim(-1, 1))
-        log_prob = F.log_softmax(logits, dim=1).gather(1, actions.to(device)[:, None])
-        log_probs.append(log_prob.squeeze(1))
-        values.append(value)
-    shape = rollout.actions.shape
-    ratios = (torch.cat(log_probs).cpu().view(shape) - rollout.log_probs).exp()
-    current = dataclasses.replace(
-        rollout, values=torch.cat(values).cpu().view(shape), next_values=rollout.next_values.clone()
-    )
-    current.fill_next_values(rollout.next_values[-1])
-    return current, ratios.clamp(max=1.0)

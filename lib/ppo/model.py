@@ -1,4 +1,4 @@
-"""The textbook network of PPO: action logits and state values."""
+"""The textbook network of PPO: action distributions and state values."""
 
 from typing import Any
 
@@ -7,37 +7,54 @@ from gymnasium import spaces
 from torch import nn
 
 from lib.envs.observations import ObservationKind, observation_kind
-from lib.nets.encoders import NatureEncoder, initialise, make_encoder, orthogonal
+from lib.nets.distributions import Space, distribution_of
+from lib.nets.encoders import (
+    NatureEncoder,
+    NormalisingEncoder,
+    VectorEncoder,
+    encoder_of,
+    initialise,
+    make_encoder,
+    orthogonal,
+)
 from lib.nets.masking import MaskSplitter, mask_invalid
 
 
 class ActorCritic(nn.Module):
-    """Base of PPO's networks: action logits and values of states.
+    """Base of PPO's networks: distributions of actions and values of states.
 
     Args:
         space: observation space of one environment; it may carry an action mask (`MaskedBox`).
+        actions: action space, or the number of discrete actions.
 
     Attributes:
+        distribution: kind of the actions' distribution.
         options: further arguments that build the same network, as in dqn_model.DQN.
         split: separates the action masks from the states.
     """
 
-    def __init__(self, space: spaces.Box):
+    def __init__(self, space: spaces.Box, actions: int | Space):
         super().__init__()
         self.options: dict[str, Any] = {}
+        self.distribution = distribution_of(actions)
         self.split = MaskSplitter(space)
 
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute logits and values.
+        """Compute the parameters of the action distributions, and values.
 
         Args:
             states: (batch, ...) states of the space.
 
         Returns:
-            Logits, (batch, n_actions) float32, and values, (batch,) float32. The logit of an invalid action is
-            masking.INVALID.
+            Parameters, (batch, distribution.parameters) float32, and values, (batch,) float32. The logit of an invalid
+            action is masking.INVALID.
         """
         raise NotImplementedError
+
+
+def textbook_encoder(shape: tuple[int, ...]) -> NatureEncoder | NormalisingEncoder:
+    """Return the encoder of Mnih et al. (2015) for images, and an encoder that is never fitted for others."""
+    return NatureEncoder(shape) if observation_kind(shape) is ObservationKind.IMAGE else make_encoder(shape)
 
 
 class Model(ActorCritic):
@@ -47,17 +64,14 @@ class Model(ActorCritic):
     paper has no network, the encoder is a BoardEncoder without normalisation of its input.
 
     Args:
-        space: observation space of one environment; it may carry an action mask (`MaskedBox`).
-        n_actions: number of actions.
+        space, actions: see ActorCritic.
     """
 
-    def __init__(self, space: spaces.Box, n_actions: int):
-        super().__init__(space)
-        shape = self.split.shape
-        kind = observation_kind(shape)
-        self.body = NatureEncoder(shape) if kind is ObservationKind.IMAGE else make_encoder(shape)
-        self.value_body = make_encoder(shape) if kind is ObservationKind.VECTOR else None
-        self.policy = nn.Linear(self.body.features, n_actions)
+    def __init__(self, space: spaces.Box, actions: int | Space):
+        super().__init__(space, actions)
+        self.body = encoder_of(self.split.space, textbook_encoder)
+        self.value_body = make_encoder(self.split.shape) if isinstance(self.body, VectorEncoder) else None
+        self.policy = self.distribution.head(self.body.features)
         self.value = nn.Linear(self.body.features, 1)
         initialise(self.body)
         if self.value_body is not None:
@@ -66,7 +80,7 @@ class Model(ActorCritic):
         orthogonal(self.value, 1.0)
 
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute logits and values; see ActorCritic.forward."""
+        """Compute parameters and values; see ActorCritic.forward."""
         observations, allowed = self.split(states)
         features = self.body(observations)
         value_features = features if self.value_body is None else self.value_body(observations)

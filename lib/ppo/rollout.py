@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from gymnasium.vector import VectorEnv
-from torch.nn import functional as F
 
 from lib.experience.stream import EnvRange, Stream
+from lib.nets.distributions import distribution_of
 from lib.ppo.model import ActorCritic
 from lib.system.machine import to_device, torch_threads
 
@@ -21,7 +20,7 @@ class Rollout:
 
     Attributes:
         states: observations acted on, (T, N, ...), images and boards with the channels last.
-        actions: actions taken, (T, N) int64.
+        actions: sampled actions, (T, N, ...); see Distribution.
         log_probs: log-probabilities of the actions when they were chosen, (T, N) float32.
         values: predicted values of the states, (T, N) float32.
         next_values: predicted values of the next states, (T, N) float32. At a truncation, this is the value of the
@@ -41,7 +40,7 @@ class Rollout:
     ended: torch.Tensor
 
     def __len__(self) -> int:
-        return self.actions.numel()
+        return self.rewards.numel()
 
     def some_states(self, number: int = 4096) -> torch.Tensor:
         """Return the states for a model, (n, ...): those of evenly spaced steps, if they are more than `number`."""
@@ -76,18 +75,15 @@ class Agent:
 
         Args:
             states: (N, ...) states of the model's space.
-            noise: exponentially distributed numbers, (N, n_actions) float32. They are the only source of randomness.
+            noise: noise of the model's distribution, (N, noise_size) float32, the only source of randomness.
 
         Returns:
-            Actions, (N,) int64, on the CPU; their log-probabilities, (N,) float32, and the states' values, (N,)
+            Sampled actions, (N, ...), on the CPU; their log-probabilities, (N,) float32, and the states' values, (N,)
             float32, both on the model's device.
         """
-        logits, values = self.model(to_device(states, self.device))
-        log_probs = F.log_softmax(logits, dim=1)
-        # The Gumbel-max trick: the argmax of logits plus Gumbel noise is a sample from their softmax. In rare cases the
-        # noise is 0. It is clamped, because the logarithm of 0 would select the action even if it is invalid.
-        actions = (log_probs - to_device(noise, self.device).clamp(min=1e-30).log()).argmax(1)
-        return actions.cpu(), log_probs.gather(1, actions[:, None]).squeeze(1), values
+        parameters, values = self.model(to_device(states, self.device))
+        actions, log_probs = self.model.distribution.sample(parameters, to_device(noise, self.device))
+        return actions.cpu(), log_probs, values
 
     @torch.no_grad()
     def values(self, states: torch.Tensor) -> torch.Tensor:
@@ -127,6 +123,7 @@ class Sampler(Stream):
         super().__init__(envs, seed, env_range)
         self.agent = agent
         self.steps = steps
+        self._distribution = distribution_of(envs.single_action_space)
 
     def __iter__(self) -> Iterator[Rollout]:
         """Yield rollouts forever. Each rollout overwrites the tensors of the previous one."""
@@ -143,7 +140,7 @@ class Sampler(Stream):
         pinned = torch.device(self.agent.device).type == "cuda"
         return Rollout(
             states=torch.empty(*size, *state.shape[1:], dtype=state.dtype, pin_memory=pinned),
-            actions=torch.empty(size, dtype=torch.int64),
+            actions=torch.empty(*size, *self._distribution.shape, dtype=self._distribution.dtype),
             log_probs=torch.empty(size),
             values=torch.empty(size),
             next_values=torch.empty(size),
@@ -173,7 +170,7 @@ class Sampler(Stream):
                 actions, log_prob, value = self.agent(rollout.states[t].movedim(-1, 1), noise[t])
                 log_probs.append(log_prob)
                 values.append(value)
-            rewards, terminated, truncated, final_states = self.step(actions.numpy())
+            rewards, terminated, truncated, final_states = self.step(self._distribution.played(actions).numpy())
             with self.clock("store"):
                 rollout.actions[t] = actions
                 rollout.rewards[t] = torch.from_numpy(rewards)
@@ -182,20 +179,22 @@ class Sampler(Stream):
             if truncated.any():
                 with self.clock("act"):
                     last_states = torch.from_numpy(final_states[truncated])
-                    rollout.next_values[t, truncated] = self.agent.values(last_states)
+                    rollout.next_values[t, truncated] = self.last_values(last_states, torch.from_numpy(truncated))
         with self.clock("act"):
             bootstrap_values = self.agent.values(torch.from_numpy(self.states))
             rollout.log_probs.copy_(torch.stack(log_probs))
             rollout.values.copy_(torch.stack(values))
         rollout.fill_next_values(bootstrap_values)
 
+    def last_values(self, states: torch.Tensor, truncated: torch.Tensor) -> torch.Tensor:
+        """Return the values of the states, (n, ...), that end the episodes of some environments, (N,) bool."""
+        return self.agent.values(states)
+
     def _noise(self) -> torch.Tensor:
-        """Draw the next rollout's noise, (steps, num_envs, n_actions) float32, from one generator per environment."""
-        space = self.envs.single_action_space
-        assert isinstance(space, spaces.Discrete)
+        """Draw the next rollout's noise, (steps, num_envs, noise_size) float32, a generator per environment."""
         rollout_index = self.steps_done // (self.steps * self.envs.num_envs)
         noise = []
         for env_index in self.env_range.indices:
             generator = np.random.default_rng([self.seed, env_index, rollout_index])
-            noise.append(generator.standard_exponential((self.steps, int(space.n)), np.float32))
+            noise.append(self._distribution.noise(generator, self.steps))
         return torch.from_numpy(np.stack(noise, axis=1))

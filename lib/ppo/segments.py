@@ -110,16 +110,11 @@ class Segments(ExperienceSource):
                 self._group.share(None)
 
     def __iter__(self) -> Iterator[list[Segment]]:
-        """Start the actors, and yield segments until the run is asked to stop.
-
-        The first segments of a new run are used only to fit the model's input normalisation, and are not yielded.
-        """
+        """Start the actors, and yield segments until the run is asked to stop."""
         self.start()
         with suppress(Stopped):
-            if not self.steps_done and self._goes_on():
-                self.learner.normalise_by(self._batch(asynchronous=False))
             while self._goes_on():
-                yield self._batch(self.asynchronous)
+                yield self._batch()
 
     def _goes_on(self) -> bool:
         """Tell the other learners to play an update's segments, or wait until the first one says so."""
@@ -137,16 +132,16 @@ class Segments(ExperienceSource):
             self.learner.train(batch)
         self.close()
 
-    def _batch(self, asynchronous: bool) -> list[Segment]:
+    def _batch(self) -> list[Segment]:
         """Wait for the segments of an update; see the class."""
         assert self.fleet is not None
         weights, arrived = self.learner.get_model(), list[tuple[int, Segment]]()
         with self.clock("wait"):
             while len(arrived) < len(self.fleet.records):
-                for index in self.fleet.idle() if asynchronous else self._chosen(self.fleet, arrived):
+                for index in self.fleet.idle() if self.asynchronous else self._chosen(self.fleet, arrived):
                     self.fleet.order(index, weights)
                 arrived += self.fleet.take(len(self.fleet.records) - len(arrived))
-        if not asynchronous:
+        if not self.asynchronous:
             arrived.sort(key=lambda pair: pair[0])
         self._count(arrived)
         return [segment for _, segment in arrived]

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from lib.ppo.losses import approximate_kl, estimate_advantages, normalised, policy_loss, value_loss
 from lib.ppo.model import ActorCritic
@@ -52,7 +51,7 @@ class Transitions(NamedTuple):
 
     Attributes:
         states: (batch, ...), images and boards with the channels last, as in a Rollout.
-        actions: (batch,) int64.
+        actions: (batch, ...) sampled actions; see Distribution.
         log_probs: log-probabilities of the actions when they were chosen, (batch,) float32.
         advantages: (batch,) float32.
         value_targets: (batch,) float32.
@@ -143,14 +142,23 @@ class Trainer:
         """Learn from the transitions of a rollout; see `update`."""
         metrics: list[torch.Tensor] = []
         for _ in range(self.settings.epochs):
-            order = torch.randperm(len(transitions.actions), device=self.device)
-            minibatches = torch.split(order, self.settings.minibatch // self.group.size)
+            minibatches = self.minibatches(len(transitions.actions))
             epoch = [self._minibatch_step(transitions, indices) for indices in minibatches]
             self.after_epoch(epoch, transitions)
             metrics += epoch
         columns = zip(*fetched(metrics), strict=True)
         means = {name: sum(column) / len(metrics) for name, column in zip(METRICS, columns, strict=True)}
         return means | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+
+    def minibatches(self, number: int, shuffled: bool = True) -> Sequence[torch.Tensor]:
+        """Divide transitions into minibatches; return the indices of each, given the number of transitions."""
+        order = torch.randperm(number, device=self.device) if shuffled else torch.arange(number, device=self.device)
+        return torch.split(order, self.settings.minibatch // self.group.size)
+
+    def outputs(self, states: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the model's parameters and values for the states of one of `minibatches`."""
+        outputs: tuple[torch.Tensor, torch.Tensor] = self.model(states.movedim(-1, 1))
+        return outputs
 
     def after_epoch(self, metrics: Sequence[torch.Tensor], transitions: Transitions) -> None:
         """Called after each epoch with METRICS of its minibatches, on the device, and the transitions of the update."""
@@ -160,7 +168,7 @@ class Trainer:
         batch = Transitions(*(column.index_select(0, indices) for column in transitions))
         # Advantages are normalised over the minibatch of all learners.
         advantages = normalised(self.group.gathered(batch.advantages)).view(self.group.size, -1)[self.group.rank]
-        loss, metrics = self._loss(batch._replace(advantages=advantages))
+        loss, metrics = self._loss(batch._replace(advantages=advantages), indices)
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
@@ -169,15 +177,14 @@ class Trainer:
         self.optimizer.step()
         return torch.stack([metrics[name] for name in METRICS])
 
-    def _loss(self, batch: Transitions) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Compute the loss of a batch with normalised advantages, and its metrics, all scalars."""
+    def _loss(self, batch: Transitions, indices: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Compute the loss of the batch at `indices`, with normalised advantages, and its metrics, all scalars."""
         clip = self.settings.clip
-        logits, values = self.model(batch.states.movedim(-1, 1))
-        all_log_probs = F.log_softmax(logits, dim=1)
-        log_probs = all_log_probs.gather(1, batch.actions[:, None]).squeeze(1)
+        parameters, values = self.outputs(batch.states, indices)
+        log_probs, entropies = self.model.distribution.evaluate(parameters, batch.actions)
         surrogate = policy_loss(log_probs, batch.log_probs, batch.advantages, clip)
         value_error = self.value_loss(values, batch.value_targets)
-        entropy = -(all_log_probs.exp() * all_log_probs).sum(1).mean()
+        entropy = entropies.mean()
         loss = surrogate + VALUE_WEIGHT * value_error - self.settings.entropy * entropy
         with torch.no_grad():
             ratio = (log_probs - batch.log_probs).exp()

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import nn
 
-from lib.envs.single_env import reward_threshold
+from lib.envs.single_env import is_atari_id, reward_threshold
 from lib.errors import UsageError
-from lib.hyperparameters import HYPERPARAMS, LONGEST_RUN_NAME, OWN, RunParameters, explain, plain, settings_of
+from lib.hyperparameters import ATARI, HYPERPARAMS, LONGEST_RUN_NAME, OWN, RunParameters, explain, plain, settings_of
 from lib.run.folder import FORMAT, describe_network, find, read_params, session, trusted_id
 from lib.system.files import PROJECT
 
@@ -162,7 +162,7 @@ def _new_run(parser: Parser, argv: Argv, options: Values, defaults: Values, conf
     parser.set_defaults(**config.knobs | texts)
     knobs = parser.parse(argv)[1]
     assignments, env_id = options.pop("set", []), options.pop("env_id", None)
-    game = options.setdefault("game", OWN if env_id is not None and OWN in parser.hyperparams else "pong")
+    game = options.setdefault("game", _usual_game(parser.hyperparams, env_id))
     usual = _usual_fields(parser.hyperparams, game, env_id)
     fields = usual | config.fields | {"env_name": usual["env_name"]}
     of_config = {**usual, **config.fields}["env_name"]
@@ -185,12 +185,19 @@ def _new_run(parser: Parser, argv: Argv, options: Values, defaults: Values, conf
     return params, RunOptions(**options, knobs=knobs, owns_process=True, changes=changes)
 
 
+def _usual_game(hyperparams: Mapping[str, RunParameters], env_id: str | None) -> str:
+    """Return the entry from which a run starts if no --game is given."""
+    if env_id is None or OWN not in hyperparams:
+        return "pong"
+    return ATARI if ATARI in hyperparams and is_atari_id(env_id) else OWN
+
+
 def _usual_fields(hyperparams: Mapping[str, RunParameters], game: str, env_id: str | None) -> Values:
     """Return the hyperparameters of a game, or those for another environment, without --config and --set."""
     if game not in hyperparams:
         raise UsageError(f"unknown game {game!r}; choose one of {', '.join(hyperparams)}, or use --env-id")
-    if game == OWN and env_id is None:
-        raise UsageError(f"--game {OWN} needs --env-id, the id of your environment")
+    if game in (OWN, ATARI) and env_id is None:
+        raise UsageError(f"--game {game} needs --env-id, the id of your environment")
     fields = dataclasses.asdict(hyperparams[game])
     if env_id is None:
         return fields

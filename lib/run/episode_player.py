@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -13,7 +13,7 @@ from lib.envs.atari import NOOP_MAX, is_atari, reset_with_no_ops, statistics_wra
 from lib.system.machine import torch_threads
 from lib.system.seeds import tagged_seed
 
-# Function from states (n, ...) and the random generators of their episodes to actions (n,).
+# Function from states (n, ...) and the random generators of their episodes to actions (n, ...).
 Policy = Callable[[np.ndarray, Sequence[np.random.Generator]], np.ndarray]
 
 MAX_STEPS = 27_000  # half an hour of an Atari game; a deterministic policy may never finish an episode
@@ -64,9 +64,9 @@ class EpisodePlayer:
         self._digest = hashlib.blake2b()
         self._show(_reset(self.env, seed, number))
 
-    def step(self, action: int) -> None:
-        """Take an action."""
-        state, reward, terminated, truncated, _ = self.env.step(action)
+    def step(self, action: Any) -> None:
+        """Take an action, as a policy returns it."""
+        state, reward, terminated, truncated, _ = self.env.step(action if np.ndim(action) else int(action))
         self.reward = float(reward)
         self._steps += 1
         self._show(state)
@@ -81,7 +81,7 @@ class EpisodePlayer:
         self.start(seed, number)
         watch(self.state[None])
         while self.result is None:
-            self.step(int(policy(self.state[None], [self.random])[0]))
+            self.step(policy(self.state[None], [self.random])[0])
             watch(self.state[None])
         return self.result
 
@@ -127,7 +127,7 @@ def play_together(
         while playing and not stopped():
             actions = policy(np.stack([player.state for player in playing]), [player.random for player in playing])
             for player, action in zip(playing, actions, strict=True):
-                player.step(int(action))
+                player.step(action)
                 if player.result is not None:
                     done(player.result)
             playing = [player for player in playing if player.result is None]

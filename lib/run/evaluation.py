@@ -253,7 +253,7 @@ def evaluate_at_end(
     log.info("Evaluation: %d episodes in single environments, without exploration.", EPISODES)
     evaluated = evaluate(
         policy,
-        partial(make_env, env_id),
+        partial(make_env, env_id, any_actions=True),
         # Its episodes are not those of tools/evaluate.py.
         seed=tagged_seed("final evaluation", options.seed),
         progress=not options.quiet,

@@ -1,20 +1,24 @@
 """Random play, and greedy, sampled and epsilon-greedy policies of a trained network.
 
 A policy is a function from states, (batch, ...), as environments of make_env return them, and the random generator of
-each state's episode to actions, (batch,) int64.
+each state's episode to actions of the environment, (batch, ...).
 """
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import nn
 
+from lib.envs.masks import choices
 from lib.envs.single_env import DiscreteEnv
 from lib.errors import UsageError
 from lib.nets.masking import MaskSplitter
+from lib.ppo.memory import MemoryModel
 from lib.ppo.model import ActorCritic
 
 
@@ -31,32 +35,56 @@ def in_evaluation_mode(net: nn.Module) -> Iterator[None]:
 
 
 def scores_of(net: nn.Module, states: torch.Tensor) -> torch.Tensor:
-    """Return the action probabilities of an ActorCritic, or another network's Q-values, (batch, n_actions) float32."""
+    """Return another network's Q-values, or what an ActorCritic's actions depend on, (batch, n) float32.
+
+    These are the probabilities of discrete actions, and the parameters of other distributions.
+    """
     if isinstance(net, ActorCritic):
-        logits, _ = net(states)
-        return cast(torch.Tensor, logits.softmax(1))
+        return scores_from(net, net(states)[0])
     return cast(torch.Tensor, getattr(net, "qvals", net)(states))  # the book's distributional network returns logits
+
+
+def scores_from(net: ActorCritic, parameters: torch.Tensor) -> torch.Tensor:
+    """Return the scores of an ActorCritic, given the parameters of its distributions; see scores_of."""
+    return parameters if net.distribution.shape else parameters.softmax(1)
+
+
+def best_actions(net: nn.Module, scores: torch.Tensor) -> torch.Tensor:
+    """Return the best or most probable actions, (batch, ...) as an environment gets them, given scores_of(net, ...)."""
+    if isinstance(net, ActorCritic):
+        return net.distribution.played(net.distribution.mode(scores))
+    return scores.argmax(1)
 
 
 class RandomPolicy:
     """Policy that draws among the legal actions, whose returns a trained agent has to exceed.
+
+    Numbers with two bounds are drawn uniformly; see gymnasium's Box.sample for others.
 
     Args:
         env: environment from make_env.
     """
 
     def __init__(self, env: DiscreteEnv):
-        self._n_actions = env.action_space.n
+        self._space: spaces.Space[Any] = copy.deepcopy(env.action_space)  # which is seeded
+        self._choices = choices(self._space)
         self._split = MaskSplitter(env.observation_space)
 
     def legal(self, states: np.ndarray) -> np.ndarray:
-        """Return which actions are legal in states, (batch, n_actions) bool."""
+        """Return which options of the choices are legal in states, (batch, options) bool."""
         _, mask = self._split(torch.as_tensor(states))
-        return np.ones((len(states), self._n_actions), np.bool_) if mask is None else mask.numpy()
+        return np.ones((len(states), sum(self._choices)), np.bool_) if mask is None else mask.numpy()
 
     def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator]) -> np.ndarray:
-        rows = zip(self.legal(states), randoms, strict=True)
-        return np.array([random.choice(np.flatnonzero(legal)) for legal, random in rows])
+        return np.stack([self._draw(*row) for row in zip(self.legal(states), randoms, strict=True)])
+
+    def _draw(self, legal: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        if not self._choices:
+            self._space.seed(int(random.integers(2**31)))
+            return np.asarray(self._space.sample())
+        options = np.split(legal, np.cumsum(self._choices)[:-1])
+        drawn = [random.choice(np.flatnonzero(each)) for each in options]
+        return np.array(drawn).reshape(self._space.shape or ())
 
 
 class GreedyPolicy:
@@ -64,31 +92,47 @@ class GreedyPolicy:
 
     Attributes:
         net: ppo.model.ActorCritic, or a network whose forward or qvals returns Q-values, (batch, n_actions).
-        score_name: meaning of the scores, "Q" or "probability".
+        score_name: meaning of the scores, "Q", "probability" or "parameter".
         less_greedy: options of tools/evaluate.py that take other actions than the best one, too.
+        has_memory: whether actions depend on earlier states of the episode.
     """
 
     def __init__(self, net: nn.Module):
         self.net = net
         has_probabilities = isinstance(net, ActorCritic)
         self.score_name = "probability" if has_probabilities else "Q"
+        if isinstance(net, ActorCritic) and net.distribution.shape:
+            self.score_name = "parameter"
         self.less_greedy = ("--sample",) if has_probabilities else ("--epsilon", "0.05")
+        self.has_memory = isinstance(net, MemoryModel)
+        self._memories: dict[np.random.Generator, torch.Tensor] = {}  # of the episodes to which the generators belong
 
     @torch.no_grad()
     def scores(self, states: np.ndarray) -> np.ndarray:
-        """Return Q-values or action probabilities, (batch, n_actions) float32."""
-        device = next((weight.device for weight in self.net.parameters()), torch.device("cpu"))
-        with in_evaluation_mode(self.net):
-            scores = scores_of(self.net, torch.as_tensor(states, device=device))
-        return scores.cpu().numpy()
+        """Return Q-values or action probabilities, (batch, n) float32; see scores_of."""
+        return self._scores(states).numpy()
 
+    def _scores(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> torch.Tensor:
+        device = next((weight.device for weight in self.net.parameters()), torch.device("cpu"))
+        on_device = torch.as_tensor(states, device=device)
+        with in_evaluation_mode(self.net):
+            if not isinstance(self.net, MemoryModel):
+                return scores_of(self.net, on_device).cpu()
+            first = self.net.first_memory(1)[0]
+            memory = torch.stack([self._memories.get(random, first) for random in randoms])
+            starts = torch.zeros(1, len(states), dtype=torch.bool, device=device)
+            parameters, _, memory = self.net.remember(on_device, memory, starts)
+            self._memories = dict(zip(randoms, memory, strict=True))  # without those of episodes that have ended
+            return scores_from(self.net, parameters).cpu()
+
+    @torch.no_grad()
     def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:
-        actions: np.ndarray = self.scores(states).argmax(1)
+        actions: np.ndarray = best_actions(self.net, self._scores(states, randoms)).numpy()
         return actions
 
 
 class SampledPolicy(GreedyPolicy):
-    """Policy that draws its actions from the probabilities of an ActorCritic, as a PPO agent does in training.
+    """Policy that draws its actions from the distribution of an ActorCritic, as a PPO agent does in training.
 
     Raises:
         UsageError: if the network gives action values instead of probabilities.
@@ -96,15 +140,19 @@ class SampledPolicy(GreedyPolicy):
 
     def __init__(self, net: nn.Module):
         super().__init__(net)
-        if self.score_name != "probability":
+        if not isinstance(net, ActorCritic):
             raise UsageError(
                 "--sample needs a network that gives probabilities, and this run's gives action values; use --epsilon"
             )
 
+    @torch.no_grad()
     def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:
-        shares = self.scores(states).astype(np.float64).cumsum(1)
-        draws = np.array([random.random() for random in randoms]) * shares[:, -1]
-        actions: np.ndarray = (shares > draws[:, None]).argmax(1)
+        assert isinstance(self.net, ActorCritic)
+        distribution = self.net.distribution
+        scores = self._scores(states, randoms)
+        parameters = scores if distribution.shape else scores.log()
+        noise = np.concatenate([distribution.noise(random, 1) for random in randoms])
+        actions: np.ndarray = distribution.played(distribution.sample(parameters, torch.from_numpy(noise))[0]).numpy()
         return actions
 
 

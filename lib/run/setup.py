@@ -117,7 +117,7 @@ def setup_ignite(
         recorder: Recorder | None = None
         with undisturbed():
             if net is not None and options.evaluate_every:
-                envs = [make_env(params.env_name) for _ in range(EPISODES_BETWEEN)]
+                envs = [make_env(params.env_name, any_actions=True) for _ in range(EPISODES_BETWEEN)]
                 opened += envs
                 periodic = PeriodicEvaluation(
                     options.evaluate_every, GreedyPolicy(net), envs, options.seed, steps, stopped

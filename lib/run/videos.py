@@ -154,7 +154,7 @@ class EpisodeReplayer:
         # By seed: the environment, its state, and the number of actions since the seeded reset.
         self._kept: dict[int, tuple[gym.Env, object, int]] = {}
         try:
-            self.env = make_env(env_id, render_mode="rgb_array")
+            self.env = make_env(env_id, render_mode="rgb_array", any_actions=True)
             with undisturbed(), tempfile.TemporaryDirectory() as folder, Video(Path(folder) / "x.webm", 1.0) as video:
                 self.env.reset(seed=0)
                 video.write(np.asarray(self.env.render()))
@@ -223,7 +223,7 @@ class EpisodeReplayer:
             return self.env, self.env.reset(seed=trace.seed)[0], 0
         position = self._kept.pop(trace.seed, None)
         if position is None or position[2] > trace.first:
-            env = make_env(self._env_id, render_mode="rgb_array")
+            env = make_env(self._env_id, render_mode="rgb_array", any_actions=True)
             position = env, env.reset(seed=trace.seed)[0], 0
         while len(self._kept) >= MAX_KEPT_ENVS:  # the oldest seeds are the least likely to occur again
             self._kept.pop(next(iter(self._kept)))[0].close()
@@ -242,7 +242,7 @@ class EpisodeReplayer:
     @cached_property
     def _start_up_frames(self) -> int:
         """Frames of the key presses that some Atari games need before they can be played."""
-        with closing(make_env(self._env_id)) as env:  # its number of no-ops is changed
+        with closing(make_env(self._env_id, any_actions=True)) as env:  # its number of no-ops is changed
             reset_with_no_ops(env, 0)
             return int(env.get_wrapper_attr("ale").getEpisodeFrameNumber())
 

@@ -97,6 +97,8 @@ def test_an_export_that_acts_differently_is_not_kept(tmp_path, monkeypatch):
 
 def test_actions_may_differ_between_equal_scores_only():
     class Original:
+        score_name = "Q"
+
         def scores(self, states):
             return np.array([[1.0, 1.0 + 1e-7, 0.5]] * len(states), np.float32)
 

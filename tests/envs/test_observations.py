@@ -60,11 +60,11 @@ def first_observations(env_id):
 
 
 @pytest.mark.parametrize("name", CONVERTED)
-def test_observations_become_float32_vectors_or_boards(name):
+def test_observations_become_vectors_or_boards_of_real_numbers(name):
     shape, divisor = CONVERTED[name]
     space, converted, plain = first_observations(f"fakes:{name}-v0")
     assert space.shape == converted.shape == shape
-    assert space.dtype == converted.dtype == np.float32
+    assert space.dtype == converted.dtype == (np.float64 if name == "Vector" else np.float32)
     assert space.contains(converted)
     if name == "Number":
         expected = np.eye(7)[plain]
@@ -166,7 +166,7 @@ def test_the_channels_of_a_board_come_first(shape, board):
 
 
 def test_bounds_that_float32_cannot_hold_are_infinite(recwarn):
-    space = spaces.Box(-1e300, 1e300, (2,), np.float64)
+    space = spaces.Box(-1e300, 1e300, (3, 4, 4), np.float64)
     env = observations.prepare(fakes.Shape(space), "Shape")[0]
     assert isinstance(env.observation_space, spaces.Box)
     assert np.isinf(env.observation_space.high).all()
@@ -229,7 +229,7 @@ def test_conversion_of_integers_is_logged_once(caplog):
         make_env("fakes:Vector-v0")
     [message] = caplog.messages
     assert message.startswith("fakes:Codes-v0: ")
-    assert "float32, each divided by its largest value" in message
+    assert "real numbers, each divided by its largest value" in message
     assert "12" in message
 
 
@@ -237,8 +237,8 @@ def test_integers_with_the_bounds_of_their_type_are_not_divided(caplog):
     observations._log_once.cache_clear()
     space = spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (2,), np.int64)
     prepared, _ = observations.prepare(fakes.Shape(space), "Shape")
-    assert np.array_equal(prepared.reset(seed=1)[0], fakes.Shape(space).reset(seed=1)[0].astype(np.float32))
-    assert "converted to float32." in caplog.text
+    assert np.array_equal(prepared.reset(seed=1)[0], fakes.Shape(space).reset(seed=1)[0].astype(np.float64))
+    assert "converted to real numbers." in caplog.text
 
 
 class Mission(spaces.Space):
@@ -266,7 +266,7 @@ def test_unusable_entries_of_a_dict_are_left_out_and_a_single_usable_entry_is_no
     assert np.allclose(converted, np.concatenate([parts[name] for name in more.spaces if name in parts]))
     assert observations.conversions(prepared) == [
         "flattened in the order 'direction', 'image', 'speed'; Discrete and MultiDiscrete numbers are one-hot",
-        f"float32, divided by {[1.0] * 4 + [10.0] * 147 + [1.0] * 2}",
+        f"float64, divided by {[1.0] * 4 + [10.0] * 147 + [1.0] * 2}",
     ]
     by_number = spaces.Dict({0: mission, 1: speed, 2: spaces.Discrete(4)})  # type: ignore[dict-item]
     prepared, _ = observations.prepare(fakes.Shape(by_number), "Numbers")

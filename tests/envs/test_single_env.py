@@ -27,7 +27,7 @@ from lib.errors import EnvironmentFailed, UsageError
         ("no_such_module:Game-v0", "No module named 'no_such_module'"),
         ("fakes:NoSuchGame-v0", "'fakes:NoSuchGame-v0': Environment `NoSuchGame` doesn't exist"),
         ("NeedsPackage-v0", "'NeedsPackage-v0' needs a package that is missing: No module named 'robots'. Install it"),
-        ("fakes:Continuous-v0", "finitely many actions"),
+        ("Pendulum-v1", r"Box\(-2.0, 2.0, .*02_ppo_fast.py takes this space"),
         ("fakes:Heat-v0", "of 4 dimensions"),
     ],
 )

@@ -14,7 +14,9 @@ from lib.ppo.rollout import Rollout
 from lib.ppo.update import Trainer
 from ppo_setup import settings_of
 
-STEPS, ENVS, ACTIONS = 12, 4, 6
+STEPS, ENVS = 12, 4
+ACTIONS = spaces.Discrete(6)
+NUMBERS = spaces.Box(-1.0, 1.0, (3,), np.float32)
 IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 VECTORS = spaces.Box(-1.0, 1.0, (5,), np.float32)
 # SB3 rounds gamma * lam to float32. Here it is exact.
@@ -24,17 +26,15 @@ SETTINGS = settings_of(minibatch=16, epochs=4, gamma=31 / 32, lam=15 / 16, clip=
 class Spaces(gym.Env):
     """An environment that has spaces, and is never played."""
 
-    action_space = spaces.Discrete(ACTIONS)
-
-    def __init__(self, space):
-        self.observation_space = space
+    def __init__(self, space, actions):
+        self.observation_space, self.action_space = space, actions
 
 
-def sb3_of(space):
+def sb3_of(space, actions):
     """SB3's PPO with SETTINGS."""
     algorithm = PPO(
         "CnnPolicy" if space is IMAGES else "MlpPolicy",
-        DummyVecEnv([lambda: Spaces(space)] * ENVS),
+        DummyVecEnv([lambda: Spaces(space, actions)] * ENVS),
         learning_rate=2.5e-3,
         n_steps=STEPS,
         batch_size=SETTINGS.minibatch,
@@ -51,25 +51,25 @@ def sb3_of(space):
     return algorithm
 
 
-def layers_of(algorithm, space):
-    """SB3's layers in the order of the parameters of our model."""
+def parameters_of(algorithm, space):
+    """SB3's parameters in the order of those of our model."""
     policy = algorithm.policy
-    heads = [policy.action_net, policy.value_net]
+    layers = [*policy.mlp_extractor.policy_net, *policy.mlp_extractor.value_net]
     if space is IMAGES:
-        extractor = policy.features_extractor
-        return [*extractor.cnn, *extractor.linear, *heads]
-    return [*policy.mlp_extractor.policy_net, *policy.mlp_extractor.value_net, *heads]
-
-
-def parameters_of(layers):
-    return [weights for layer in layers for weights in layer.parameters()]
+        layers = [*policy.features_extractor.cnn, *policy.features_extractor.linear]
+    body, policy_head, value_head = (
+        [weights for layer in part for weights in layer.parameters()]
+        for part in (layers, [policy.action_net], [policy.value_net])
+    )
+    log_std = [policy.log_std] if isinstance(algorithm.action_space, spaces.Box) else []
+    return [*body, *policy_head, *log_std, *value_head]
 
 
 def model_like(algorithm, space):
     """Our model with SB3's weights."""
-    model = Model(space, ACTIONS)
+    model = Model(space, algorithm.action_space)
     with torch.no_grad():
-        for ours, theirs in zip(model.parameters(), parameters_of(layers_of(algorithm, space)), strict=True):
+        for ours, theirs in zip(model.parameters(), parameters_of(algorithm, space), strict=True):
             ours.copy_(theirs)
     return model
 
@@ -80,14 +80,17 @@ def fill(algorithm, model, space):
     shape = (STEPS, ENVS)
     high = 256 if space is IMAGES else 1
     states = torch.as_tensor((rng.random((*shape, *space.shape)) * high).astype(space.dtype))
-    actions = torch.as_tensor(rng.integers(ACTIONS, size=shape))
+    is_box = isinstance(algorithm.action_space, spaces.Box)
+    actions = torch.as_tensor(
+        rng.normal(size=(*shape, 3)).astype(np.float32) if is_box else rng.integers(6, size=shape)
+    )
     rewards = rng.normal(size=shape).astype(np.float32)
     terminated = rng.random(shape) < 0.2
     with torch.no_grad():
-        logits, values = model(states.flatten(0, 1))
+        parameters, values = model(states.flatten(0, 1))
         values = values.view(shape)
         last_values = model(states[0])[1]
-        chosen = logits.log_softmax(1).gather(1, actions.flatten()[:, None]).view(shape)
+        chosen = model.distribution.evaluate(parameters, actions.flatten(0, 1))[0].view(shape)
     # The ratios start on both sides of the clipping range.
     log_probs = chosen + torch.as_tensor(rng.normal(0.0, 0.15, shape).astype(np.float32))
     starts = np.vstack([np.ones(ENVS, bool), terminated[:-1]])
@@ -110,10 +113,13 @@ def fill(algorithm, model, space):
     )
 
 
-@pytest.mark.parametrize("space", [IMAGES, VECTORS], ids=["images", "vectors"])
-def test_an_update_equals_that_of_stable_baselines3(monkeypatch, space):
+CASES = {"images": (IMAGES, ACTIONS), "vectors": (VECTORS, ACTIONS), "numbers": (VECTORS, NUMBERS)}
+
+
+@pytest.mark.parametrize(("space", "actions"), CASES.values(), ids=CASES)
+def test_an_update_equals_that_of_stable_baselines3(monkeypatch, space, actions):
     torch.manual_seed(4)
-    algorithm = sb3_of(space)
+    algorithm = sb3_of(space, actions)
     model = model_like(algorithm, space).double()
     if space is IMAGES:
         model.body[0].dtype = torch.float64  # type: ignore[index,union-attr]
@@ -134,7 +140,7 @@ def test_an_update_equals_that_of_stable_baselines3(monkeypatch, space):
 
     monkeypatch.setattr(np.random, "permutation", permutation)
     algorithm.train()
-    theirs = parameters_of(layers_of(algorithm, space))
+    theirs = parameters_of(algorithm, space)
     for weights, expected, first in zip(model.parameters(), theirs, before, strict=True):
         assert (weights - expected).abs().max() < 1e-9
         assert (weights - first).abs().max() > 1e-3
@@ -142,9 +148,9 @@ def test_an_update_equals_that_of_stable_baselines3(monkeypatch, space):
     assert metrics["clipped"] > 0.1
 
 
-@pytest.mark.parametrize("space", [IMAGES, VECTORS], ids=["images", "vectors"])
-def test_the_first_weights_have_the_scale_of_stable_baselines3(space):
+@pytest.mark.parametrize(("space", "actions"), CASES.values(), ids=CASES)
+def test_the_first_weights_have_the_scale_of_stable_baselines3(space, actions):
     torch.manual_seed(4)
-    theirs = parameters_of(layers_of(sb3_of(space), space))
-    for weights, expected in zip(Model(space, ACTIONS).parameters(), theirs, strict=True):
+    theirs = parameters_of(sb3_of(space, actions), space)
+    for weights, expected in zip(Model(space, actions).parameters(), theirs, strict=True):
         assert weights.norm().item() == pytest.approx(expected.norm().item(), rel=1e-3)

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fakes import Counting
 from lib.envs.masks import MaskedBox
 from lib.experience.batch import Batch
-from lib.nets.encoders import NormalisingEncoder
+from lib.nets.encoders import NormalisingEncoder, VectorEncoder
 from lib.ppo import fast, update
 from lib.ppo.actor import Segment
 from lib.ppo.fast import FastModel
@@ -61,6 +61,8 @@ def _meta(monkeypatch):
     """Let programs run on the device `meta`: its tensors have no numbers to fetch, and autocast does not know it."""
     for module in (update, fast):
         monkeypatch.setattr(module, "fetched", lambda rows: torch.ones(len(rows), *rows[0].shape).tolist())
+    for encoder in (NormalisingEncoder, VectorEncoder):
+        monkeypatch.setattr(encoder, "is_fitted", True)
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: torch.zeros(self.shape, dtype=self.dtype))
 

@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -6,7 +7,7 @@ from gymnasium import spaces
 
 from lib.ppo.fast import CellPolicy, FastModel, FastSettings
 from lib.ppo.update import METRICS, Transitions
-from ppo_setup import assert_updates_agree_with_the_slow_twin, settings_of, trainer_of
+from ppo_setup import assert_updates_agree_with_the_slow_twin, random_rollout, settings_of, trainer_of
 
 
 def small_model():
@@ -124,3 +125,24 @@ def test_updates_agree_with_the_slow_twin(kl_target):
         FastSettings, minibatch=18, epochs=3, clip=0.15, entropy=0.03, gradient_norm=0.7, kl_target=kl_target
     )
     assert_updates_agree_with_the_slow_twin(FastModel, settings, [12, 6])
+
+
+def test_the_first_rollout_is_learnt_from_as_steps_of_the_policy_before_normalisation():
+    torch.manual_seed(5)
+    model = FastModel(spaces.Box(-1.0, 1.0, (5,)), 4)
+    rollout = random_rollout(6, 4)
+    rollout.states.mul_(30.0)
+    twin = copy.deepcopy(model)
+    twin.normalise_by(rollout.some_states())
+    expected = trainer_of(twin).transitions(*trainer_of(twin).reevaluated(rollout))
+    trainer = trainer_of(model)
+    seen = []
+    trainer.learn = lambda transitions: seen.append(transitions) or {}  # type: ignore[method-assign,func-returns-value]
+    trainer.update(rollout)
+    assert all(torch.equal(*each) for each in zip(seen[0], expected, strict=True))
+    assert torch.equal(seen[0].log_probs, rollout.log_probs.flatten())
+    assert torch.equal(model.body.mean, twin.body.mean)
+    trainer.update(rollout)
+    plain = trainer_of(twin).transitions(rollout)
+    assert torch.equal(seen[1].advantages, plain.advantages)
+    assert model.body.count == 48

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fakes import Bandit, Counting
 from lib.envs import vector_env
 from lib.experience.stream import EnvRange
-from lib.ppo.fast import FastModel, normalise_by_first_rollout
+from lib.ppo.fast import FastModel
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Sampler
 from lib.system.seeds import hashed_seed
@@ -147,17 +147,6 @@ def test_environments_that_cannot_be_restored_are_logged(caplog):
     state["snapshot"]["actions"] = state["snapshot"]["actions"][:3]
     Sampler(vectorised(lambda: Counting(100), 2), Fixed(), steps=4).load_state_dict(state)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-
-
-def test_the_first_rollout_of_a_new_run_only_fits_the_normalisation():
-    model = FastModel(spaces.Box(0, 255, (1,), np.uint8), 2)
-    sampler = Sampler(vectorised(lambda: Counting(100), 2), Agent(model), steps=4)
-    assert next(normalise_by_first_rollout(sampler, model)).states[:, 0, 0].tolist() == [4, 5, 6, 7]
-    assert model.body.mean.item() == 1.5
-    resumed = Sampler(vectorised(lambda: Counting(100), 2), Agent(model), steps=4)
-    resumed.load_state_dict(sampler.state_dict())
-    assert next(normalise_by_first_rollout(resumed, model)).states[:, 0, 0].tolist() == [8, 9, 10, 11]
-    assert model.body.mean.item() == 1.5
 
 
 def test_noise_differs_between_seeds_environments_and_rollouts():

@@ -10,7 +10,7 @@ import pytest
 from finished_runs import edit_params
 from lib import cli
 from lib.errors import UsageError
-from lib.hyperparameters import HYPERPARAMS, PPO_FAST_HYPERPARAMS
+from lib.hyperparameters import HYPERPARAMS, PPO_FAST_HYPERPARAMS, PPO_HYPERPARAMS
 from lib.run import arguments
 from lib.run.folder import new_folder, write_json
 from running import PROJECT
@@ -100,6 +100,15 @@ def test_ppo_has_plain_settings_for_another_environment_unless_a_game_is_given()
     assert resolve("--env-id", "CartPole-v1", "--game", "pong", table=table)[0].gamma == table["pong"].gamma
     with pytest.raises(UsageError, match="needs --env-id"):
         resolve("--game", "own", table=table)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "game"), [("CartPole-v1", "own"), ("QbertNoFrameskip-v4", "atari"), ("fakes:ShortPong-v0", "atari")]
+)
+def test_textbook_ppo_has_settings_of_its_own_for_atari_games(env_id, game):
+    params, args = resolve("--env-id", env_id, table=PPO_HYPERPARAMS)
+    assert args.game == game
+    assert (params.rollout, params.epochs, params.clip) == ((128, 4, 0.1) if game == "atari" else (256, 10, 0.2))
 
 
 def test_another_environment_has_the_goal_that_it_is_registered_with_unless_another_is_set():

@@ -60,7 +60,7 @@ def test_scores_are_expected_values_of_distributions_and_probabilities_of_ppo():
 
 def test_random_actions_have_their_share_respect_the_mask_and_depend_on_their_episode_only():
     space = MaskedBox(spaces.Box(-1.0, 1.0, (3,), np.float32), 5)
-    env = SimpleNamespace(observation_space=space, action_space=SimpleNamespace(n=5))
+    env = SimpleNamespace(observation_space=space, action_space=spaces.Discrete(5))
     greedy = GreedyPolicy(ConstantValues(INVALID, 1.0, 2.0, INVALID, 0.0))
     policy = EpsilonGreedyPolicy(greedy, RandomPolicy(env), 0.6)
     states = np.tile(np.float32([0, 0, 0, 0, 1, 1, 0, 1]), (20_000, 1))

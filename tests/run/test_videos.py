@@ -96,7 +96,7 @@ def stream_source(env_id, num_envs):
 
 def segment_source(env_id, num_envs):
     acting = ActorSettings(env_id, envs=num_envs, actors=2, rollout=16, seed=5)
-    model = build_model(acting.facts.space, acting.facts.n_actions)
+    model = build_model(acting.facts.space, acting.facts.action_space)
     optimizer = torch.optim.Adam(model.parameters())
     settings = FastSettings(minibatch=32, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.01)
     return Segments(acting, PPOLearner(FastTrainer(model, optimizer, settings)))
@@ -113,14 +113,9 @@ def newest_frames(item):
 
 
 def frames_of(source):
-    """Yield the frames of all items of a source, including segments that only normalise the network."""
-    normalising = []
-    if isinstance(source, Segments):
-        source.learner.normalise_by = normalising.append  # type: ignore[assignment]
+    """Yield the frames of all items of a source."""
     for item in source:
-        for each in (*normalising, item):
-            yield newest_frames(each)
-        normalising.clear()
+        yield newest_frames(item)
 
 
 def play(build, env_id, num_envs, count):

@@ -1,0 +1,184 @@
+"""PPO with a memory: a recurrent network between the encoder and the heads.
+
+The memory is a vector for each environment. It is zero at the start of an episode, changes with every observation, and
+goes on from one rollout to the next. An update trains on whole sequences: the rollout of some environments, from the
+memory with which it began.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from lib.errors import UsageError
+from lib.experience.stream import Step
+from lib.nets.distributions import Space
+from lib.nets.masking import mask_invalid
+from lib.ppo.fast import FastModel, FastTrainer
+from lib.ppo.rollout import Agent, Rollout, Sampler
+from lib.system.machine import to_device
+
+
+class MemoryModel(FastModel):
+    """FastModel with gated recurrent units (GRU) after the encoder; Cho et al. (2014), https://arxiv.org/abs/1406.1078.
+
+    Args:
+        space, actions, dtype: see FastModel.
+
+    Attributes:
+        gru: the recurrent layer; the memory is its state.
+    """
+
+    def __init__(self, space: spaces.Box, actions: int | Space, dtype: torch.dtype = torch.float32):
+        super().__init__(space, actions, dtype)
+        self.policy = self.plain_head()
+        self.gru = nn.GRUCell(self.body.features, self.body.features)
+        for weights in self.gru.parameters():
+            nn.init.orthogonal_(weights) if weights.ndim == 2 else nn.init.zeros_(weights)
+
+    def first_memory(self, number: int) -> torch.Tensor:
+        """Return the memory at the start of episodes, (number, size) float32."""
+        return self.value.weight.new_zeros(number, self.gru.hidden_size)
+
+    def remember(
+        self, states: torch.Tensor, memory: torch.Tensor, starts: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Process sequences of T states in n environments.
+
+        Args:
+            states: (T * n, ...) states, step by step.
+            memory: (n, size) memory before the first step.
+            starts: (T, n) bool, whether a state is the first one of its episode.
+
+        Returns:
+            Parameters, (T * n, parameters), values, (T * n,), and the memory after the last step, (n, size).
+        """
+        observations, allowed = self.split(states)
+        remembered = []
+        for features, is_start in zip(self.body(observations).view(*starts.shape, -1), starts, strict=True):
+            memory = self.gru(features, memory.masked_fill(is_start[:, None], 0.0))
+            remembered.append(memory)
+        features = torch.cat(remembered)
+        values = self.value(features).squeeze(-1) * self.return_std + self.return_mean
+        return mask_invalid(self.policy(features), allowed), values, memory
+
+
+class MemoryAgent(Agent):
+    """Agent that remembers. Its memory changes with every call.
+
+    Args:
+        model: policy and value network.
+        num_envs: number of environments.
+        device: device of the model.
+
+    Attributes:
+        memory: (num_envs, size) float32, after the latest states acted on.
+        starts: (num_envs,) bool, whether the next states are the first ones of their episodes.
+    """
+
+    model: MemoryModel
+
+    def __init__(self, model: MemoryModel, num_envs: int, device: torch.device | str = "cpu"):
+        super().__init__(model, device)
+        self.memory = model.first_memory(num_envs)
+        self.starts = torch.ones(num_envs, dtype=torch.bool, device=device)
+
+    @torch.no_grad()
+    def __call__(self, states: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        on_device = to_device(states, self.device)
+        parameters, values, self.memory = self.model.remember(on_device, self.memory, self.starts[None])
+        actions, log_probs = self.model.distribution.sample(parameters, to_device(noise, self.device))
+        return actions.cpu(), log_probs, values
+
+    def values(self, states: torch.Tensor) -> torch.Tensor:
+        return self._values(states, self.memory, self.starts)
+
+    def last_values(self, states: torch.Tensor, truncated: torch.Tensor) -> torch.Tensor:
+        """Return the values of the states, (n, ...), that end the episodes of some environments, (num_envs,) bool."""
+        memory = self.memory[truncated.to(self.device)]
+        return self._values(states, memory, torch.zeros(len(memory), dtype=torch.bool, device=self.device))
+
+    @torch.no_grad()
+    def _values(self, states: torch.Tensor, memory: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        return self.model.remember(to_device(states, self.device), memory, starts[None])[1].cpu()
+
+
+@dataclasses.dataclass
+class MemoryRollout(Rollout):
+    """Rollout of a MemoryAgent.
+
+    Attributes:
+        memory, starts: those of the agent before the first step, (N, size) and (N,).
+    """
+
+    memory: torch.Tensor
+    starts: torch.Tensor
+
+
+class MemorySampler(Sampler):
+    """Sampler of a MemoryAgent, whose memory is a part of its state."""
+
+    agent: MemoryAgent
+
+    def empty(self) -> MemoryRollout:
+        return MemoryRollout(**vars(super().empty()), memory=self.agent.memory, starts=self.agent.starts)
+
+    def sample(self, rollout: Rollout) -> None:
+        assert isinstance(rollout, MemoryRollout)
+        rollout.memory, rollout.starts = self.agent.memory, self.agent.starts
+        super().sample(rollout)
+
+    def step(self, actions: np.ndarray) -> Step:
+        """Step each environment once; see Stream.step."""
+        step = super().step(actions)
+        self.agent.starts = torch.from_numpy(step.terminated | step.truncated).to(self.agent.device)
+        return step
+
+    def last_values(self, states: torch.Tensor, truncated: torch.Tensor) -> torch.Tensor:
+        return self.agent.last_values(states, truncated)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"memory": self.agent.memory.cpu(), "starts": self.agent.starts.cpu()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.agent.memory, self.agent.starts = (state[name].to(self.agent.device) for name in ("memory", "starts"))
+        if self.interrupted_states is not None:  # new episodes have begun
+            self.agent.starts = torch.ones_like(self.agent.starts)
+
+
+class MemoryTrainer(FastTrainer):
+    """Trainer of a MemoryModel, whose minibatches are the sequences of some environments.
+
+    Raises:
+        UsageError: by `update`, if a minibatch has no whole number of sequences.
+    """
+
+    model: MemoryModel
+
+    def update(self, rollout: Rollout, rhos: torch.Tensor | None = None) -> dict[str, float]:
+        """Learn from a MemoryRollout; see Trainer.update."""
+        assert isinstance(rollout, MemoryRollout)
+        if self.settings.minibatch % len(rollout.rewards):
+            raise UsageError(
+                f"a minibatch of {self.settings.minibatch} steps does not hold whole sequences of "
+                f"{len(rollout.rewards)}; --set minibatch has to be a multiple of rollout"
+            )
+        self._memory = to_device(rollout.memory, self.device)
+        self._starts = to_device(torch.cat([rollout.starts.cpu()[None], rollout.ended[:-1]]), self.device)
+        return super().update(rollout, rhos)
+
+    def minibatches(self, number: int, shuffled: bool = True) -> Sequence[torch.Tensor]:
+        steps, num_envs = self._starts.shape
+        order = (torch.randperm(num_envs) if shuffled else torch.arange(num_envs)).to(self.device)
+        rows = num_envs * torch.arange(steps, device=self.device)[:, None]
+        return [(rows + envs).flatten() for envs in torch.split(order, self.settings.minibatch // steps)]
+
+    def outputs(self, states: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        envs = indices[: len(indices) // len(self._starts)]  # of the first step
+        parameters, values, _ = self.model.remember(states.movedim(-1, 1), self._memory[envs], self._starts[:, envs])
+        return parameters, values

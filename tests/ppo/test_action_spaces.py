@@ -1,0 +1,77 @@
+"""PPO in every action space: from the environment to a checkpoint, an evaluation, and an export."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import ACTION_SPACES
+from lib.analysis.trained_agent import TrainedAgent
+from lib.envs.single_env import make_env
+from lib.envs.vector_env import make_vector_env
+from lib.ppo.fast import FastModel
+from lib.ppo.rollout import Agent, Sampler
+from lib.run.episode_player import EpisodePlayer
+from lib.run.policy import RandomPolicy
+from ppo_setup import trainer_of
+from running import assignments, checkpoint_of, differences, episodes_of, run_in_parts
+
+IDS = [f"fakes:Match-{name}-v0" for name in [*ACTION_SPACES, "masked"]]
+SMALL = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=64")
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_ppo_learns_the_right_action(env_id):
+    torch.manual_seed(1)
+    envs = make_vector_env(env_id, 8, any_actions=True)
+    model = FastModel(envs.single_observation_space, envs.single_action_space)
+    sampler = Sampler(envs, Agent(model), 16, seed=1)
+    trainer = trainer_of(model, torch.optim.Adam(model.parameters(), 3e-3), minibatch=32, gamma=0.5, epochs=4)
+    rewards = []
+    for _, rollout in zip(range(40), sampler, strict=False):
+        rewards.append(rollout.rewards.mean().item())
+        trainer.update(rollout)
+    assert np.mean(rewards[-3:]) > 0.7
+    assert np.mean(rewards[-3:]) > rewards[0] + 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", IDS)
+def test_a_run_is_resumed_bit_for_bit_and_its_policy_acts_alike_everywhere(answer, tmp_path, env_id):
+    script, options = Path("distributed/02_ppo_fast.py"), ("--env-id", env_id, *SMALL)
+    one, _ = run_in_parts(script, options, tmp_path / "one", [512])
+    two, _ = run_in_parts(script, options, tmp_path / "two", [320, 512])
+    assert differences(checkpoint_of(one), checkpoint_of(two)) == []
+    assert episodes_of(one) == episodes_of(two)
+    actors = Path("distributed/03_ppo_actors.py")
+    three, _ = run_in_parts(actors, (*options, "--actors", 2), tmp_path / "three", [320, 512])
+    assert [row[:3] for row in episodes_of(three)] == [row[:3] for row in episodes_of(one)]
+
+    for more in ((), ("--sample",), ("--epsilon", 0.5)):
+        answer(Path("tools/evaluate.py"), one, "--env-id", env_id, "--episodes", 12, *more)
+    agent = TrainedAgent(one, env_id=env_id)
+    env = agent.make_env()
+    states = np.stack([env.reset(seed=seed)[0] for seed in range(50)])
+    match: Any = env.unwrapped
+    model = agent.policy.net
+    with torch.no_grad():
+        parameters = model(torch.from_numpy(states))[0]
+    assert np.array_equal(agent.policy(states), model.distribution.played(model.distribution.mode(parameters)).numpy())
+    player = EpisodePlayer(env)  # its environment asserts that every action is in its space
+    for number, policy in enumerate((agent.policy, agent.sampled(), agent.random)):
+        player.play(policy, 1, number)
+    assert all(match.action_space.contains(action) for action in match.played)
+    pytest.importorskip("onnxruntime")
+    assert "same actions in 1,000 states" in answer(Path("tools/export.py"), one, "--env-id", env_id)
+
+
+def test_random_play_keeps_to_the_mask_and_the_bounds():
+    for env_id in IDS:
+        env = make_env(env_id, any_actions=True)
+        states = np.stack([env.reset(seed=1)[0]] * 200)
+        actions = RandomPolicy(env)(states, [np.random.default_rng(seed) for seed in range(200)])
+        assert len(np.unique(actions.reshape(200, -1), axis=0)) > 5
+        if "masked" in env_id:
+            assert actions.min() == 1
