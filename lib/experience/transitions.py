@@ -51,7 +51,7 @@ def pack(transitions: Iterable[ExperienceFirstLast]) -> dict[str, Any]:
     Returns:
         A dict with these entries.
 
-        - "strips": the arrays of frames to which the states refer.
+        - "strips": tuple of the arrays of frames to which the states refer.
         - "size": `size` of each state.
         - "places": (transitions, 4) int32, the strip of the state, its end in the strip, and the same of the last
           state. If there is no last state, its strip is -1.
@@ -69,7 +69,7 @@ def pack(transitions: Iterable[ExperienceFirstLast]) -> dict[str, Any]:
 
     places = [(*place(t.state), *place(t.last_state)) for t in transitions]
     return {
-        "strips": [frames for _, frames in strips.values()],
+        "strips": tuple(frames for _, frames in strips.values()),
         "size": transitions[0].state.size if transitions else 0,
         "places": torch.tensor(places, dtype=torch.int32),
         "actions": torch.tensor([t.action for t in transitions], dtype=torch.int64),
