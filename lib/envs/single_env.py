@@ -24,6 +24,8 @@ from lib.errors import UsageError
 from lib.system.files import PROJECT
 from lib.system.seeds import undisturbed
 
+PPO_ACTIONS = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
+
 
 class ActionSpace(spaces.Discrete):
     """Type of a discrete action space whose `n` is typed as an int."""
@@ -77,6 +79,11 @@ def wrapped(
     if is_atari(env):
         return cast(DiscreteEnv, _wrapped_game(env, env_id, tweaked))
     env = CheckedEnv(env, env_id)
+    if not isinstance(env.action_space, PPO_ACTIONS):
+        raise UsageError(
+            f"{env_id} has the action space {env.action_space}; it has to be Discrete, or for PPO MultiDiscrete, "
+            "MultiBinary or Box. gymnasium's TransformAction converts others"
+        )
     if not (isinstance(env.action_space, spaces.Discrete) or any_actions):
         raise UsageError(
             f"{env_id} has the action space {env.action_space}; DQN chooses one of n actions, Discrete(n). "

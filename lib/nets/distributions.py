@@ -29,12 +29,14 @@ class Distribution(ABC):
         parameters: numbers that describe the distribution in one state.
         noise_size: numbers from which one action is sampled.
         shape, dtype: of a sampled action.
+        space_shape: shape of an action of the environment.
     """
 
     parameters: int
     noise_size: int
     shape: tuple[int, ...]
     dtype: torch.dtype
+    space_shape: tuple[int, ...]
 
     def head(self, features: int) -> nn.Linear:
         """Return a policy head, from features (batch, features) to parameters."""
@@ -57,8 +59,8 @@ class Distribution(ABC):
         """Return the most probable actions."""
 
     def played(self, actions: torch.Tensor) -> torch.Tensor:
-        """Convert sampled actions to what the environment is given, (batch, *space.shape)."""
-        return actions
+        """Convert sampled actions to what the environment is given, (batch, *space_shape)."""
+        return actions.reshape(-1, *self.space_shape)
 
 
 class Categorical(Distribution):
@@ -75,7 +77,7 @@ class Categorical(Distribution):
         self.parameters = self.noise_size = sum(self.sizes)
         self.shape = () if isinstance(space, spaces.Discrete) else (len(self.sizes),)
         self.dtype = torch.int64
-        self._space_shape: tuple[int, ...] = space.shape or ()
+        self.space_shape = space.shape or ()
 
     def noise(self, generator: np.random.Generator, number: int) -> np.ndarray:
         return generator.standard_exponential((number, self.noise_size), np.float32)
@@ -98,9 +100,6 @@ class Categorical(Distribution):
     def mode(self, parameters: torch.Tensor) -> torch.Tensor:
         return self._joined([part.argmax(1, keepdim=True) for part in torch.split(parameters, self.sizes, 1)])
 
-    def played(self, actions: torch.Tensor) -> torch.Tensor:
-        return actions.reshape(-1, *self._space_shape)
-
     def _log_probs(self, logits: torch.Tensor) -> list[torch.Tensor]:
         return [F.log_softmax(part, 1) for part in torch.split(logits, self.sizes, 1)]
 
@@ -113,8 +112,7 @@ class Bernoulli(Distribution):
 
     def __init__(self, space: spaces.MultiBinary):
         self.parameters = self.noise_size = math.prod(space.shape)
-        self.shape, self.dtype = (self.parameters,), torch.int8
-        self._space_shape = space.shape
+        self.shape, self.dtype, self.space_shape = (self.parameters,), torch.int8, space.shape
 
     def noise(self, generator: np.random.Generator, number: int) -> np.ndarray:
         return generator.random((number, self.noise_size), np.float32)
@@ -130,9 +128,6 @@ class Bernoulli(Distribution):
 
     def mode(self, parameters: torch.Tensor) -> torch.Tensor:
         return (parameters > 0).to(self.dtype)
-
-    def played(self, actions: torch.Tensor) -> torch.Tensor:
-        return actions.reshape(-1, *self._space_shape)
 
 
 class Gaussian(Distribution):
@@ -154,8 +149,8 @@ class Gaussian(Distribution):
             )
         self.noise_size = math.prod(space.shape)
         self.parameters = 2 * self.noise_size
-        self.shape, self.dtype = (self.noise_size,), torch.float32
-        self._space_shape, self._is_integer = space.shape, space.dtype.kind in "iu"
+        self.shape, self.dtype, self.space_shape = (self.noise_size,), torch.float32, space.shape
+        self._is_integer = space.dtype.kind in "iu"
         self._low, self._high = (
             torch.from_numpy(bound.astype(np.float64).ravel()) for bound in (space.low, space.high)
         )
@@ -184,7 +179,7 @@ class Gaussian(Distribution):
 
     def played(self, actions: torch.Tensor) -> torch.Tensor:
         values = torch.minimum(torch.maximum(self._centre + self._unit * actions.double(), self._low), self._high)
-        return (values.round() if self._is_integer else values).reshape(-1, *self._space_shape)
+        return super().played(values.round() if self._is_integer else values)
 
 
 class GaussianHead(nn.Linear):
@@ -201,22 +196,14 @@ class GaussianHead(nn.Linear):
 
 
 def distribution_of(actions: int | Space) -> Distribution:
-    """Return the distribution for an action space, or for a number of actions.
-
-    Raises:
-        UsageError: if there is none for the space.
-    """
+    """Return the distribution for an action space of single_env.PPO_ACTIONS, or for a number of actions."""
     space = actions if isinstance(actions, spaces.Space) else spaces.Discrete(actions)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return Categorical(space)
     if isinstance(space, spaces.MultiBinary):
         return Bernoulli(space)
-    if isinstance(space, spaces.Box):
-        return Gaussian(space)
-    raise UsageError(
-        f"the action space is {space}; PPO takes Discrete, MultiDiscrete, MultiBinary and Box. gymnasium's "
-        "TransformAction converts others"
-    )
+    assert isinstance(space, spaces.Box)
+    return Gaussian(space)
 
 
 def _total(columns: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -37,6 +37,12 @@ def test_environments_that_no_script_can_use_are_refused(env_id, message, regist
         make_env(env_id)
 
 
+def test_actions_that_neither_dqn_nor_ppo_can_choose_are_refused(register):
+    register("Arms-v0", fakes.Match, kwargs={"actions": spaces.Dict(arm=spaces.Discrete(2))})
+    with pytest.raises(UsageError, match="it has to be Discrete, or for PPO MultiDiscrete, MultiBinary or Box"):
+        make_env("Arms-v0", any_actions=True)
+
+
 def test_a_missing_render_mode_is_refused():
     with pytest.raises(UsageError, match="'fakes:Catch-v0' cannot be made with render_mode='rgb_array'"):
         make_env("fakes:Catch-v0", render_mode="rgb_array")
