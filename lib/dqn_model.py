@@ -146,8 +146,8 @@ class DQN(nn.Module):
         return advantages, value
 
     def normalise_by(self, states: torch.Tensor) -> None:
-        """Fit the input normalisation, if the network has one, to these states; see NormalisingEncoder.normalise_by."""
-        if isinstance(self.conv, NormalisingEncoder | CompositeEncoder):
+        """Fit the input normalisation, if the network has one that is not fitted yet, to these states."""
+        if isinstance(self.conv, NormalisingEncoder | CompositeEncoder) and not self.conv.is_fitted:
             self.conv.normalise_by(self.split(states)[0])
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:

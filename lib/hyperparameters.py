@@ -337,10 +337,11 @@ _PPO_GAMES: dict[str, dict[str, Any]] = {
     OWN: {"env_name": "", "stop_reward": None},
 }
 
-# 01_ppo.py. An own environment gets the settings of Schulman et al. (2017), table 3, which are Stable-Baselines3's
-# defaults; the paper plays 2,048 steps in one environment.
+# 01_ppo.py. An own environment gets the paper's settings for MuJoCo: Schulman et al. (2017), table 3, with the clip
+# range of table 1. They are Stable-Baselines3's defaults, except that the learning rate falls, and that the 2,048 steps
+# are played by several environments.
 PPO_HYPERPARAMS = {name: PPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}
-PPO_HYPERPARAMS[ATARI] = PPO_HYPERPARAMS[OWN]
+PPO_HYPERPARAMS[ATARI] = dataclasses.replace(PPO_HYPERPARAMS[OWN], run_name=ATARI)
 PPO_HYPERPARAMS[OWN] = dataclasses.replace(
     PPO_HYPERPARAMS[OWN],
     learning_rate=3e-4,

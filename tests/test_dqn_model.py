@@ -27,6 +27,14 @@ def seeded():
     torch.manual_seed(0)
 
 
+def test_the_normalisation_of_vectors_is_kept_by_a_run_that_starts_from_a_trained_network():
+    net = dqn_model.DQN((3,), 2, normalise=True)
+    net.normalise_by(torch.rand(8, 3))
+    before = copy.deepcopy(net.state_dict())
+    net.normalise_by(100.0 + torch.rand(8, 3))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+
+
 @pytest.mark.parametrize("normalise", [False, True])
 def test_a_network_is_normalised_by_the_first_states_that_it_is_given_if_at_all(normalise):
     net = dqn_model.DQN((2, 36, 36), 4, normalise=normalise)

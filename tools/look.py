@@ -42,7 +42,7 @@ def main() -> None:
     plain.close()  # some games allow only one at a time
     env = make_env(env_id, any_actions=True)
     space = env.observation_space
-    parts = env.get_wrapper_attr("parts") if isinstance(space, CompositeBox) else {}
+    parts = env.get_wrapper_attr("parts") if isinstance(getattr(space, "plain", space), CompositeBox) else {}
     print(f"states        {observation_kind(space).value}, {space.shape} {space.dtype}")
     for name, part in parts.items():
         print(f"  {name:11s} {observation_kind(part).value}, {part.shape} {part.dtype}")
@@ -57,7 +57,8 @@ def main() -> None:
     for number in tqdm(range(args.episodes), unit="episodes", leave=False, disable=None):
         player.start(args.seed, number)
         while player.result is None:
-            legal.append(policy.legal(player.state[None]).mean())
+            if names:
+                legal.append(policy.legal(player.state[None]).mean())
             player.step(policy(player.state[None], [player.random])[0])
             rewards[player.reward] += 1
         returns.append(player.result.total)

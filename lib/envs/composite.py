@@ -58,10 +58,12 @@ class Converter:
         env, kind = observations.prepare(Part(space), name)
         self.is_image = kind is ObservationKind.IMAGE
         if self.is_image:
-            env = ResizeObservation(env, (SCREEN, SCREEN))
+            note = f"resized to {SCREEN} x {SCREEN} by area, the last {STACK} frames"
+            env = observations.noted(ResizeObservation(env, (SCREEN, SCREEN)), note)
         self._wrappers = [each for each in wrappers(env) if isinstance(each, gym.ObservationWrapper)][::-1]
         assert isinstance(env.observation_space, spaces.Box)
         self.space = env.observation_space
+        self.conversions = observations.conversions(env)
 
     def __call__(self, observation: Any) -> np.ndarray:
         for wrapper in self._wrappers:
@@ -109,8 +111,11 @@ class CompositeObservation(gym.Wrapper):
             _name(place) or "others": image if each.is_image else each.space for place, each in self._converters.items()
         }
         self.observation_space = CompositeBox(list(self.parts.values()))
-        described = ", ".join(f"{name} {space.shape}" for name, space in self.parts.items())
-        observations.noted(self, f"one vector of the parts {described}")
+        described = [
+            f"{name} {space.shape}: {'; '.join(converter.conversions) or 'unchanged'}"
+            for (name, space), converter in zip(self.parts.items(), self._converters.values(), strict=True)
+        ]
+        observations.noted(self, f"one vector of the parts {', '.join(described)}")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)

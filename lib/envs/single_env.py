@@ -53,9 +53,9 @@ def make_env(
 
     Returns:
         An environment whose discrete actions start from 0. Images become states of (4, 84, 84) uint8, as LazyFrames.
-        Boards (channels, height, width) and vectors (n,) are float32; see observations.prepare. Action masks are
-        appended to the states; see masks.MaskedBox. At the end of an episode, info["episode"]["r"] is the return before
-        rewards are clipped.
+        Boards (channels, height, width) are float32, and vectors (n,) float32 or float64; see observations.prepare.
+        Action masks are appended to the states; see masks.MaskedBox. At the end of an episode, info["episode"]["r"] is
+        the return before rewards are clipped.
 
     Raises:
         UsageError: if the environment cannot be made, its actions are of the wrong kind, or its observations cannot be

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.envs.masks import choices
+from lib.envs.observations import UNBOUNDED
 from lib.errors import UsageError
 
 Space = spaces.Space[Any]
@@ -154,7 +155,7 @@ class Gaussian(Distribution):
         self._low, self._high = (
             torch.from_numpy(bound.astype(np.float64).ravel()) for bound in (space.low, space.high)
         )
-        bounded = self._low.isfinite() & self._high.isfinite()
+        bounded = torch.maximum(self._low.abs(), self._high.abs()) < UNBOUNDED
         self._centre = torch.where(bounded, (self._low + self._high) / 2, 0.0)
         self._unit = torch.where(bounded, (self._high - self._low) / 2, 1.0)
 

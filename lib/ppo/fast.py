@@ -179,8 +179,8 @@ class FastSettings(UpdateSettings):
 class FastTrainer(Trainer):
     """Trainer of a FastModel that normalises states and values, and adapts the learning rate to the KL divergence.
 
-    The model's normalisation of states follows those of every rollout after learning from it. The first rollout was
-    played without normalisation, so it is learnt from as steps of another policy; see `reevaluated`.
+    The states of a rollout are added to the statistics of vectors after the update. The first rollout was played
+    without normalisation, so it is learnt from as steps of another policy; see `reevaluated`.
     """
 
     model: FastModel

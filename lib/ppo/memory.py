@@ -35,10 +35,16 @@ class MemoryModel(FastModel):
 
     def __init__(self, space: spaces.Box, actions: int | Space, dtype: torch.dtype = torch.float32):
         super().__init__(space, actions, dtype)
-        self.policy = self.plain_head()
         self.gru = nn.GRUCell(self.body.features, self.body.features)
         for weights in self.gru.parameters():
             nn.init.orthogonal_(weights) if weights.ndim == 2 else nn.init.zeros_(weights)
+
+    def _policy_head(self) -> nn.Linear:
+        return self.plain_head()
+
+    def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Raise an error, because states alone decide nothing; use `remember`."""
+        raise NotImplementedError("a MemoryModel needs the memory; call `remember`")
 
     def first_memory(self, number: int) -> torch.Tensor:
         """Return the memory at the start of episodes, (number, size) float32."""

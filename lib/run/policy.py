@@ -35,9 +35,10 @@ def in_evaluation_mode(net: nn.Module) -> Iterator[None]:
 
 
 def scores_of(net: nn.Module, states: torch.Tensor) -> torch.Tensor:
-    """Return another network's Q-values, or what an ActorCritic's actions depend on, (batch, n) float32.
+    """Return the scores of a network, (batch, n) float32.
 
-    These are the probabilities of discrete actions, and the parameters of other distributions.
+    For an ActorCritic, they are the probabilities of discrete actions, or the parameters of another distribution. For
+    other networks, they are Q-values.
     """
     if isinstance(net, ActorCritic):
         return scores_from(net, net(states)[0])

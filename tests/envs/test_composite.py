@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 
 from lib.dqn_model import DQN
+from lib.envs import observations
 from lib.envs.composite import CompositeBox
 from lib.envs.single_env import make_env
 from lib.envs.vector_env import make_vector_env
@@ -67,6 +68,9 @@ def test_a_composite_state_has_the_states_of_its_parts(caplog):
     assert isinstance(space, CompositeBox)
     assert states.dtype == space.dtype == np.float32
     assert all(space.contains(state) for state in states)
+    [conversions] = observations.conversions(make_env("Random-v0"))
+    for fact in ("['screen'] (4, 84, 84): grey", "resized to 84 x 84", "divided by 10", "one-hot"):
+        assert fact in conversions
     assert "left out, because no network here can use them: ['text']" in caplog.text
     start = 0
     for part, name in zip(space.parts, ("screen", "cells", "pair"), strict=True):

@@ -26,6 +26,11 @@ def test_a_second_of_a_unix_time_can_be_seen():
     torch.manual_seed(0)
     times = 1.7e9 + torch.arange(60, dtype=torch.float64)[:, None]
     encoder = VectorEncoder((1,))
+    with torch.no_grad():
+        encoder.first.weight.mul_(1e-3)
+    # 01_ppo never fits it, so nothing is clipped.
+    assert not torch.equal(encoder(torch.tensor([[20.0]])), encoder(torch.tensor([[500.0]])))
+    encoder = VectorEncoder((1,))
     encoder.normalise_by(times)
     features = encoder(times)
     assert (features[1:] - features[:-1]).norm(dim=1).min() > 1e-3

@@ -212,7 +212,7 @@ def test_ctrl_c_while_a_complete_run_is_saved_cancels_its_evaluation(tmp_path, m
 
 
 def test_an_evaluation_during_training_ends_at_the_time_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr("lib.run.setup.make_env", lambda env_id: Counting(length=10**9))
+    monkeypatch.setattr("lib.run.setup.make_env", lambda env_id, **_: Counting(length=10**9))
     own = set_up(tmp_path, evaluate_every=100, time_limit=10**6)
     monkeypatch.setattr("lib.run.stopping.since_process_start", lambda: 2e6 if own.source.steps_done == 100 else 0.0)
     state = own.engine.run(own.batches)
