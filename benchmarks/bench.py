@@ -147,7 +147,7 @@ def run(name: str, variants: Sequence[str], seeds: Sequence[int], jobs: int, aga
 
 
 def list_experiments() -> None:
-    """Print the experiments with what has been measured of each."""
+    """Print each experiment, and how many measurements it has."""
     for name, experiment in EXPERIMENTS.items():
         rows = results.rows_of("runs.csv", name)
         days = sorted({row["measured"][:10] for row in rows})
@@ -175,7 +175,9 @@ def main() -> None:
     runner.add_argument("--variant", action="append", default=[], metavar="NAME", help="only this one; repeatable")
     runner.add_argument("--seeds", type=seeds, help="first and last seed, such as 1-3; a seed is a round of speeds")
     runner.add_argument("--jobs", type=cli.positive, help="measurements at a time, with a torch thread each")
-    runner.add_argument("--again", action="store_true", help="measure again what is of another commit or machine")
+    runner.add_argument(
+        "--again", action="store_true", help="measure again what was measured at another commit or on another machine"
+    )
     args = parser.parse_args()
     if args.command == "list":
         list_experiments()

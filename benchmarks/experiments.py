@@ -25,7 +25,7 @@ class Experiment(NamedTuple):
     """Experiment.
 
     Attributes:
-        about: what it measures, in a line.
+        about: one line that says what it measures.
         variants: settings of each variant by its name.
         measure: function that measures a variant with a seed.
         seeds: default seeds.

@@ -101,14 +101,16 @@ def add(job: Job, figures: Mapping[str, Any], curves: Mapping[str, pd.DataFrame]
             known = machines() | {job.place.machine: HERE[job.place.machine]}
             files.write(RESULTS / "machines.json", json.dumps(known, indent=1) + "\n")
         _replace("curves.csv", (*KEY, *POINT), job.key, points)
-        _replace("runs.csv", (*KEY, *CONDITIONS), job.key, [row])  # last: what it has is complete
+        _replace("runs.csv", (*KEY, *CONDITIONS), job.key, [row])  # last, so that each of its rows is complete
 
 
 def _replace(name: str, columns: Iterable[str], key: Row, new: Iterable[Row]) -> None:
     """Replace the rows of one measurement in a file."""
     old = rows_of(name)
     is_kept = [any(row[column] != value for column, value in key.items()) for row in old]
-    at = is_kept.index(False) if False in is_kept else len(old)  # in its place, so that git shows what has changed
+    at = (
+        is_kept.index(False) if False in is_kept else len(old)
+    )  # the old row's place, so that git shows only what has changed
     rows = [*old[:at], *new, *(row for row, kept in zip(old[at:], is_kept[at:], strict=True) if kept)]
     header = list(dict.fromkeys([*columns, *(column for row in rows for column in row)]))
     text = io.StringIO()

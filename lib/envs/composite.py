@@ -4,7 +4,6 @@ The state is one vector, so that it goes wherever states go, such as replay buff
 network takes it apart again, and encodes every part as it would alone; see lib.nets.encoders.CompositeEncoder.
 """
 
-from collections import deque
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
@@ -15,6 +14,7 @@ from gymnasium.wrappers import ResizeObservation
 from lib.envs import observations
 from lib.envs.atari import SCREEN
 from lib.envs.checked_env import wrappers
+from lib.envs.frames import FrameStrip
 from lib.envs.observations import ObservationKind
 
 STACK = 4  # newest images in a state
@@ -103,9 +103,7 @@ class CompositeObservation(gym.Wrapper):
         if self._others:
             others = spaces.Dict({_name(place): usable[place] for place in self._others})
             self._converters[()] = Converter(others, env_id)
-        self._stacks = {
-            place: deque[np.ndarray](maxlen=STACK) for place, each in self._converters.items() if each.is_image
-        }
+        self._stacks = {place: FrameStrip(STACK) for place, each in self._converters.items() if each.is_image}
         image = spaces.Box(0, 255, (STACK, SCREEN, SCREEN), np.uint8)
         self.parts = {
             _name(place) or "others": image if each.is_image else each.space for place, each in self._converters.items()
@@ -119,20 +117,22 @@ class CompositeObservation(gym.Wrapper):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        return self._state(observation, new_frames=STACK), info
+        return self._state(observation, is_first=True), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return self._state(observation, new_frames=1), reward, terminated, truncated, info
+        return self._state(observation, is_first=False), reward, terminated, truncated, info
 
-    def _state(self, observation: Any, new_frames: int) -> np.ndarray:
+    def _state(self, observation: Any, is_first: bool) -> np.ndarray:
         states = []
         for place, converter in self._converters.items():
-            others = {_name(each): _part(observation, each) for each in self._others}
-            state = converter(_part(observation, place) if place else others)
-            if place in self._stacks:
-                self._stacks[place].extend([state] * new_frames)
-                state = np.stack(self._stacks[place])
+            if place:
+                part = _part(observation, place)
+            else:
+                part = {_name(each): _part(observation, each) for each in self._others}
+            state = converter(part)
+            if stack := self._stacks.get(place):
+                state = np.asarray(stack.start([state] * STACK) if is_first else stack.append(state))
             states.append(state.ravel())
         return np.concatenate(states, dtype=self.observation_space.dtype)
 

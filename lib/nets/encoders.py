@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 Encoder = TypeVar("Encoder", bound=nn.Module)
 
 LARGEST = 10.0  # normalised numbers of a vector are clipped to this range, as unusual ones would swamp the others
-UNLIMITED = 1e300  # not infinite, because checkpoints have finite numbers
 
 
 class PlainEncoder(nn.Sequential):
@@ -229,14 +228,12 @@ class VectorEncoder(NormalisingEncoder):
         mean, scale: of each entry, (n,) float64.
         variance: of each entry, (n,) float64.
         count: number of states, () float64.
-        limit: largest absolute value after scaling, () float64; UNLIMITED before the first call of `normalise_by`.
     """
 
     running = True
     features = 64
     variance: torch.Tensor
     count: torch.Tensor
-    limit: torch.Tensor
 
     def __init__(self, shape: tuple[int, ...]):
         super().__init__((math.prod(shape),))
@@ -245,7 +242,6 @@ class VectorEncoder(NormalisingEncoder):
             self.register_buffer(name, torch.zeros(size, dtype=torch.float64))
         self.register_buffer("scale", torch.ones(size, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("limit", torch.full((), UNLIMITED, dtype=torch.float64))
         self.first = nn.Linear(math.prod(shape), self.features)
         self.second = nn.Linear(self.features, self.features)
 
@@ -264,11 +260,11 @@ class VectorEncoder(NormalisingEncoder):
         self.mean.add_(share * gap)
         self.count.add_(len(values))
         self.scale.copy_(torch.where(self.variance > 0.0, self.variance.rsqrt(), 1.0))
-        self.limit.fill_(LARGEST)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Encode (batch, n) states as (batch, features) float32."""
-        normal = ((states.flatten(1).double() - self.mean) * self.scale).clamp(-self.limit, self.limit)
+        limit = torch.where(self.count > 0.0, LARGEST, math.inf)
+        normal = ((states.flatten(1).double() - self.mean) * self.scale).clamp(-limit, limit)
         return torch.tanh(self.second(torch.tanh(self.first(normal.float()))))
 
 

@@ -16,14 +16,13 @@ from lib.nets.encoders import BoardEncoder, encoder_of, initialise, make_encoder
 from lib.nets.masking import mask_invalid
 from lib.ppo.losses import approximate_kl, value_loss
 from lib.ppo.model import ActorCritic
-from lib.ppo.rollout import Rollout
+from lib.ppo.rollout import STATES, Rollout
 from lib.ppo.update import KL, Trainer, Transitions, UpdateSettings, fetched
 from lib.system.machine import to_device
 
 log = logging.getLogger(__name__)
 
 RETURN_RATE = 1e-4  # smallest weight of a new return in the statistics of the returns
-STATES = 4096  # most states of a rollout by which the input is normalised
 RATE_FACTOR = 1.5  # factor by which one epoch changes an adaptive learning rate
 
 
@@ -157,8 +156,12 @@ class FastModel(ActorCritic):
         """Compute parameters and values; see ActorCritic.forward."""
         observations, allowed = self.split(states)
         features, parameters = self.encode(observations)
-        values = self.value(features).squeeze(-1) * self.return_std + self.return_mean
-        return mask_invalid(parameters, allowed), values
+        return mask_invalid(parameters, allowed), self.values_of(features)
+
+    def values_of(self, features: torch.Tensor) -> torch.Tensor:
+        """Return the values, (batch,) float32, of states with these features, (batch, features)."""
+        values: torch.Tensor = self.value(features).squeeze(-1) * self.return_std + self.return_mean
+        return values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -69,8 +69,7 @@ class MemoryModel(FastModel):
             memory = self.gru(features, memory.masked_fill(is_start[:, None], 0.0))
             remembered.append(memory)
         features = torch.cat(remembered)
-        values = self.value(features).squeeze(-1) * self.return_std + self.return_mean
-        return mask_invalid(self.policy(features), allowed), values, memory
+        return mask_invalid(self.policy(features), allowed), self.values_of(features), memory
 
 
 class MemoryAgent(Agent):

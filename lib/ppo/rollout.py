@@ -13,6 +13,8 @@ from lib.nets.distributions import distribution_of
 from lib.ppo.model import ActorCritic
 from lib.system.machine import to_device, torch_threads
 
+STATES = 4096  # most states of a rollout by which a model's input is normalised
+
 
 @dataclasses.dataclass
 class Rollout:
@@ -42,7 +44,7 @@ class Rollout:
     def __len__(self) -> int:
         return self.rewards.numel()
 
-    def some_states(self, number: int = 4096) -> torch.Tensor:
+    def some_states(self, number: int = STATES) -> torch.Tensor:
         """Return the states for a model, (n, ...): those of evenly spaced steps, if they are more than `number`."""
         return self.states[:: math.ceil(len(self) / number)].flatten(0, 1).movedim(-1, 1)
 

@@ -100,11 +100,11 @@ class GreedyPolicy:
 
     def __init__(self, net: nn.Module):
         self.net = net
-        has_probabilities = isinstance(net, ActorCritic)
-        self.score_name = "probability" if has_probabilities else "Q"
-        if isinstance(net, ActorCritic) and net.distribution.shape:
-            self.score_name = "parameter"
-        self.less_greedy = ("--sample",) if has_probabilities else ("--epsilon", "0.05")
+        if isinstance(net, ActorCritic):
+            self.score_name = "parameter" if net.distribution.shape else "probability"
+            self.less_greedy: tuple[str, ...] = ("--sample",)
+        else:
+            self.score_name, self.less_greedy = "Q", ("--epsilon", "0.05")
         self.has_memory = isinstance(net, MemoryModel)
         self._memories: dict[np.random.Generator, torch.Tensor] = {}  # of the episodes to which the generators belong
 
