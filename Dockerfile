@@ -16,4 +16,4 @@ ENV HOME=/tmp USER=user
 
 # Runs are written to /pong-ladder/runs.
 ENTRYPOINT ["python"]
-CMD ["distributed/04_ppo_actors.py"]
+CMD ["distributed/03_ppo_actors.py"]

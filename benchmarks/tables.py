@@ -103,7 +103,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def measured_on(frame: pd.DataFrame, rounds: int = 0) -> str:
-    """Return one sentence with the machines and dates of measurements; machines.json has the versions of packages.
+    """Return one sentence with the machines and dates of measurements; machines.json has the other conditions.
 
     Args:
         frame: rows of runs.csv.
@@ -111,7 +111,7 @@ def measured_on(frame: pd.DataFrame, rounds: int = 0) -> str:
     """
     known = results.machines()
     stamps = [known[key] for key in frame["machine"].unique()]
-    places = "; and on ".join(dict.fromkeys(_place(stamp["machine"]) for stamp in stamps))
+    places = " and ".join(dict.fromkeys(_place(stamp["machine"]) for stamp in stamps))
     in_rounds = f"; {rounds} round{'s' * (rounds != 1)}" if rounds else ""
     return f"Measured on {places}; {_days(frame)}{in_rounds}."
 
@@ -127,13 +127,8 @@ def _processor(machine: Mapping[str, Any]) -> str:
 
 
 def _place(machine: Mapping[str, Any]) -> str:
-    parts = [
-        f"{machine['cores']} core{'s' * (machine['cores'] != 1)} ({_processor(machine)})",
-        "" if machine["device"] == "cpu" else str(machine["device"]),
-        "bfloat16" if machine.get("fast_bfloat16") else "",  # older results lack it
-        "1 torch thread" if machine["torch_threads"] == 1 < machine["cores"] else "",
-    ]
-    return ", ".join(filter(None, parts))
+    cores = f"{machine['cores']} core{'s' * (machine['cores'] != 1)} ({_processor(machine)})"
+    return cores if machine["device"] == "cpu" else f"{cores}, {machine['device']}"
 
 
 def by_variant(frame: pd.DataFrame, names: Iterable[str] = ()) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -221,10 +216,9 @@ def trials_table(frame: pd.DataFrame) -> str:
     rows = []
     for script, own in groups.items():
         plain, options = script.split()[0], " ".join(script.split()[1:])
-        compared = ("", "")
+        p = ""
         if options and plain in groups:
-            p = rank_test(own["steps_to_goal"], groups[plain]["steps_to_goal"])
-            compared = (f"`{_short(plain)}`", f"{p:.2g}")
+            p = f"{rank_test(own['steps_to_goal'], groups[plain]['steps_to_goal']):.2g}"
         first, last = own["seed"].min(), own["seed"].max()
         rows.append(
             (
@@ -233,10 +227,10 @@ def trials_table(frame: pd.DataFrame) -> str:
                 f"{(own['steps_to_goal'] < math.inf).sum()} of {len(own)}",
                 spread(own["steps_to_goal"] / 1000, 0),
                 "" if own["evaluation_mean"].isna().all() else f"{own['evaluation_mean'].min():.1f}",
-                *compared,
+                p,
             )
         )
-    header = ("script", "seeds", "solved", "thousand agent steps", "lowest greedy mean", "reference", "p")
+    header = ("script", "seeds", "solved", "thousand agent steps", "lowest greedy mean", "p")
     return with_source(table(header, rows), frame)
 
 
@@ -285,16 +279,15 @@ def ladder_source() -> str:
 
 
 def chapter09_table() -> str:
-    """Return a row per rung: its speed, its ratio to the baseline, its warm-up, and the book's figures."""
+    """Return a row per rung: its speed, its ratio to the baseline, and the book's figures."""
     frame = runs("chapter09")
     speeds = rounds(frame, "last_1000_steps_per_second", CHAPTER09)
-    warm_up = rounds(frame, "warm_up_steps_per_second", CHAPTER09)
     rows = []
     for rung in speeds:
         book = f"{BOOK[rung]} ({BOOK[rung] / BOOK[BASELINE]:.2f})"
         ratio = spread(speeds[rung] / speeds[BASELINE], 2)
-        rows.append((f"`{rung}`", f"{speeds[rung].median():.0f}", ratio, f"{warm_up[rung].median():,.0f}", book))
-    header = ("script", "agent steps/s", "ratio to 01", "warm-up steps/s", "book f/s (ratio)")
+        rows.append((f"`{rung}`", f"{speeds[rung].median():.0f}", ratio, book))
+    header = ("script", "agent steps/s", "ratio to 01", "book f/s (ratio)")
     return with_source(table(header, rows), frame, len(speeds))
 
 
@@ -313,10 +306,7 @@ def minutes_table() -> str:
     itself.
     """
     rungs, speeds = minutes()
-    to_17, to_18 = (
-        {rung: own[f"steps_to_{bound}"] / speeds[rung].median() / 60 for rung, own in rungs.items()}
-        for bound in ("milestone", "goal")
-    )
+    to_18 = {rung: own["steps_to_goal"] / speeds[rung].median() / 60 for rung, own in rungs.items()}
     rows = []
     for rung, own in rungs.items():
         change = 100 * (to_18[rung].median() / to_18[BASELINE].median() - 1)
@@ -325,8 +315,6 @@ def minutes_table() -> str:
             (
                 f"`{rung}`",
                 len(own),
-                f"{speeds[rung].median():,.0f}",
-                spread(to_17[rung], 0),
                 spread(to_18[rung], 0),
                 f"{change:+.0f} %" if is_compared else "",
                 spread(own["steps_to_goal"] / 1000, 0),
@@ -335,11 +323,9 @@ def minutes_table() -> str:
     header = (
         "script",
         "seeds",
-        "steps/s",
-        "minutes to 17",
-        "to 18",
-        "minutes to 18, change",
-        "thousand steps to 18",
+        "minutes to 18",
+        "change",
+        "thousand steps",
     )
     trained, known = runs("minutes"), results.machines()
     processors = " and ".join(dict.fromkeys(_processor(known[key]["machine"]) for key in trained["machine"]))
@@ -369,32 +355,11 @@ def latency_table() -> str:
     return with_source(table(header, rows), frame, len(speeds))
 
 
-def plan_table() -> str:
-    """Return the agent steps per second of Pong that actors and learner of each setup allow."""
-    frame = runs("engines")
-    inline = frame[frame["variant"] == "inline 1"]
-    # Timing begins with the first batch. By then, two rollouts have been played, and the second has not been used.
-    rollout, steps = 1_024, 10_240
-    acting = (steps - 2 * rollout) / inline["wait"].median() / 2  # of one core: an inline actor plays on two
-    learning = (steps - rollout) / inline["learn"].median()
-    gpu = 4_582  # 03_ppo_actors with 8 actors and an H200, 2026-11-26; its learner alone is faster
-    setups = (
-        ("14 actors", 14, learning),
-        ("256 actors, a GPU", 256, gpu),
-        ("1,000 actors, a GPU", 1000, gpu),
-    )
-    rows = []
-    for setup, actors, learner in setups:
-        rows.append((setup, f"{actors * acting:,.0f}", f"{learner:,.0f}", max(1, round(learner / acting))))
-    header = ("setup", "actors' bound", "learner's bound", "actors that one learner can use")
-    return table(header, rows)
-
-
 # Learning
 
 
 def chapter08_table() -> str:
-    """Return a row per variant: mean return over the whole run and at its end, and the steps to a mean of 0.
+    """Return a row per variant: mean return over the whole run, and the steps to a mean of 0.
 
     Bins in which no episode ended are interpolated linearly.
     """
@@ -403,34 +368,20 @@ def chapter08_table() -> str:
     for variant, own in by_variant(frame, CHAPTER08):
         means = points[points["variant"] == variant].pivot(index="step", columns="seed", values="value")
         means = means.interpolate(limit_area="inside")
-        whole, late = means.mean(), means[means.index > 0.75 * means.index.max()].mean()
+        whole = means.mean()
         reached = own["steps_to_goal"][own["steps_to_goal"] < math.inf]
         rows.append(
             (
                 variant,
                 f"{whole.mean():.2f} ({whole.min():.2f} to {whole.max():.2f})",
-                f"{late.mean():.2f}",
                 spread_of_seeds(reached, len(own)),
             )
         )
     header = (
         "variant",
         "mean return (range)",
-        "last quarter",
         "steps until 100 episodes average 0",
     )
-    return with_source(table(header, rows), frame)
-
-
-def overestimation_table() -> str:
-    """Return a row per variant, from the ends of its runs."""
-    frame, points = runs("overestimation"), curves("overestimation", "return")
-    rows = []
-    for variant, own in by_variant(frame, EXPERIMENTS["overestimation"].variants):
-        last = points[points["variant"] == variant].groupby("seed")["value"].last()
-        cells = (own["predicted"], own["earned"], own["predicted"] - own["earned"], last)
-        rows.append((variant, len(own), *(spread(cell, 2) for cell in cells)))
-    header = ("", "seeds", "predicted value", "discounted return", "overestimated by", "mean return at the end")
     return with_source(table(header, rows), frame)
 
 
@@ -443,33 +394,22 @@ def lag_table() -> str:
 
 
 def games_table() -> str:
-    """Return a row per game and script."""
+    """Return a row per game that 02_ppo_fast learnt with its default settings."""
     frame = runs("games")
+    frame = frame[frame["variant"].str.startswith("02_ppo_fast ")]
     rows = []
     for variant, own in by_variant(frame, EXPERIMENTS["games"].variants):
-        script, game = variant.split()
-        [limit] = re.findall(r"--stop-after (\d+)", own["settings"].iloc[0])
-        solved = own["steps_to_goal"] < math.inf
+        reached = own["steps_to_goal"][own["steps_to_goal"] < math.inf]
         rows.append(
             (
-                f"`{game.rpartition(':')[2]}`",
+                f"`{variant.split()[1].rpartition(':')[2]}`",
                 f"{own['goal'].iloc[0]:g}",
-                f"`{script}`",
-                f"{solved.sum()} of {len(own)}",
-                spread(own["steps_to_goal"], 0) if solved.any() else f"not in {int(limit):,}",
-                f"{own['seconds_to_goal'].median():,.0f}" if solved.any() else "",
+                spread_of_seeds(reached, len(own)),
+                f"{own['seconds_to_goal'].median():,.0f}",
                 f"{own['greedy'].median():.2f}",
             )
         )
-    header = (
-        "game",
-        "goal",
-        "script",
-        "seeds solved",
-        "steps to the goal",
-        "seconds",
-        "greedy return",
-    )
+    header = ("game", "goal", "steps to the goal", "seconds", "greedy return")
     return with_source(table(header, rows), frame)
 
 
@@ -478,14 +418,12 @@ TABLES: tuple[tuple[str, str, Callable[[], str]], ...] = (  # page, marker and f
     ("docs/speed.md", "ladder", ladder_source),
     ("docs/speed.md", "solve", lambda: solve_table(runs("solve"))),
     ("docs/ppo.md", "trials", lambda: trials_table(runs("trials"))),
-    ("docs/chapter08.md", "overestimation", overestimation_table),
     ("docs/chapter08.md", "pong", chapter08_table),
     ("docs/chapter09.md", "speed", chapter09_table),
     ("docs/chapter09.md", "minutes", minutes_table),
     ("docs/distributed.md", "lag", lag_table),
     ("docs/distributed.md", "speed", engines_table),
     ("docs/distributed.md", "latency", latency_table),
-    ("docs/distributed.md", "plan", plan_table),
     ("docs/your-environment.md", "own-games", games_table),
 )
 
