@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check the pages: tables made from CSV files, TensorBoard's tags, links, named files, and the number of words.
+"""Check the pages: tables made from CSV files, tags, commands, links, named files, and the number of words.
 
 ./check_docs.py    # fails and names the page if something is wrong; ./bench.py tables makes all tables again
 """
@@ -13,9 +13,12 @@ from pathlib import Path
 from results import PROJECT
 from tables import Block, block_pattern, blocks
 
-MOST_WORDS = {"README.md": 600, "docs/*.md": 11_050}  # tables included
+MOST_WORDS = {"README.md": 600, "docs/*.md": 10_900}  # tables included
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.M)
+COMMAND = re.compile(r"^    [^#\n]*?(\w+\.py)([^#\n]*)", re.M)  # a script and its options
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+OTHERS = {"--help", "--index-url", "--signal", "--rdzv-conf", "--build-arg", "--gpus"}  # of argparse and other programs
 FILE = re.compile(r"`((?:lib|tests|tools|benchmarks|chapter0[89]|distributed|examples|docs)/[\w./-]+)`")
 
 
@@ -73,6 +76,26 @@ def missing_files(page: Path) -> Iterator[str]:
             yield f"{page.relative_to(PROJECT)}: {name} does not exist"
 
 
+def options() -> set[str]:
+    """Return the options of all scripts and tools, as their sources name them."""
+    folders = ("lib", "lib/run", "chapter08", "chapter09", "distributed", "tools", "benchmarks", "examples")
+    sources = "".join(path.read_text() for folder in folders for path in PROJECT.glob(f"{folder}/*.py"))
+    return set(re.findall(r'"(--[a-z-]+)"', sources))
+
+
+def wrong_commands(page: Path, known: Collection[str]) -> Iterator[str]:
+    """Yield a line for each script in a command of a page, and each option there or in the text, that is unknown."""
+    text = page.read_text()
+    given = re.findall(r"`(--[a-z-]+)", text)
+    for script, arguments in COMMAND.findall(text):
+        if not any([*PROJECT.glob(f"*/{script}"), *PROJECT.glob(f"lib/*/{script}")]):
+            yield f"{page.relative_to(PROJECT)}: there is no {script}"
+        given += OPTION.findall(arguments)
+    for option in sorted(set(given) - OTHERS):
+        if option not in known and option.replace("--no-", "--") not in known:
+            yield f"{page.relative_to(PROJECT)}: no script has the option {option}"
+
+
 def wrong_tags() -> Iterator[str]:
     """Yield a line for each TensorBoard tag that docs/metrics.md lacks or should not have.
 
@@ -95,8 +118,10 @@ def words(pattern: str) -> int:
 def main() -> None:
     made = blocks()
     problems = [*outdated(made), *wrong_tags()]
+    known = options()
     for page in pages():
         problems += [*without_results(page, made), *broken_links(page), *missing_files(page)]
+        problems += wrong_commands(page, known) if page.parent.name != "notes" else []
     counts = {pattern: words(pattern) for pattern in MOST_WORDS}
     for pattern, most in MOST_WORDS.items():
         if counts[pattern] > most:

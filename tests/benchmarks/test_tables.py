@@ -121,6 +121,11 @@ def test_the_check_of_the_pages_finds_old_tables_and_dead_links(tmp_path, monkey
         "gone.md does not exist",
     ]
     assert list(check_docs.missing_files(page)) == ["page.md: lib/gone.py does not exist"]
+    page.write_text("`--envs`\n\n    ./gone.py --envs 3 --seeds=1  # --not-given\n")
+    assert list(check_docs.wrong_commands(page, {"--envs"})) == [
+        "page.md: there is no gone.py",
+        "page.md: no script has the option --seeds",
+    ]
 
 
 @pytest.mark.slow
