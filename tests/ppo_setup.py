@@ -66,14 +66,6 @@ def random_rollout(steps, envs, state_size=5, n_actions=4):
     )
 
 
-def two_valued_rollout():
-    """Terminating steps with a return of 3 in state 0 and of 5 in state 1."""
-    zeros, ends = [[0.0] * 2] * 2, [[True] * 2] * 2
-    rollout = rollout_of([[3.0, 5.0]] * 2, zeros, [[99.0] * 2] * 2, ends, ends)
-    rollout.states[:, 1] = 1.0
-    return rollout
-
-
 def settings_of(kind=UpdateSettings, **changes):
     """Settings for small tests."""
     values = {"minibatch": 4, "epochs": 2, "gamma": 0.9, "lam": 0.9, "clip": 0.2, "entropy": 0.0, "gradient_norm": 1.0}

@@ -25,8 +25,6 @@ from running import gone
 
 pytestmark = pytest.mark.usefixtures("ray_workers_find_the_fakes", "warm_fork_server")
 
-on_ray = pytest.param("ray", marks=pytest.mark.slow)
-
 
 def weights_of(version):
     return Weights(version, {"a": torch.tensor(version, dtype=torch.bfloat16)})
@@ -70,7 +68,7 @@ def _ray(ray_workers_find_the_fakes):
     ray.shutdown()
 
 
-@pytest.fixture(params=["inline", "process", on_ray])
+@pytest.fixture(params=["inline", "process", pytest.param("ray", marks=pytest.mark.slow)])
 def engine(request):
     if request.param == "ray":
         request.getfixturevalue("_ray")
@@ -143,7 +141,7 @@ def test_no_process_is_left_after_close_and_environments_are_closed(engine, tmp_
     assert (tmp_path / "closed").exists() == (engine == "process")
 
 
-@pytest.mark.parametrize("engine", ["process", on_ray])
+@pytest.mark.parametrize("engine", ["process", pytest.param("ray", marks=pytest.mark.long)])
 def test_no_process_is_left_after_the_learner_was_killed(engine):
     ours, theirs = processes.context.Pipe()
     learner = processes.context.Process(target=fakes.play_and_hang, args=(theirs, engine))

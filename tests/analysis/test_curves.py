@@ -1,9 +1,6 @@
 """Numbers behind the curves."""
 
-import numpy as np
-import pytest
-
-from lib.analysis import curves, intervals
+from lib.analysis import curves
 from lib.analysis.curves import Series, common_band
 
 
@@ -31,14 +28,6 @@ def test_runs_that_have_ended_carry_their_last_value_on():
     assert grid.tolist() == [0, 6, 12]  # nobody knows how the third run goes on
 
 
-def test_three_runs_have_their_interquartile_mean_and_interval():
-    runs = [Series.of([0, 1], [value, 2 * value]) for value in (1.0, 2.0, 6.0)]
-    _, band = shared_band(runs, 2)
-    centre, low, high = intervals.interval(np.array([1.0, 2.0, 6.0]))
-    for values, expected in ((band.centre, centre), (band.low, low), (band.high, high)):
-        assert values == pytest.approx(np.array([1, 2]) * expected)
-
-
 def test_one_run_or_runs_without_a_shared_range_have_no_band():
     early, late = Series.of([0, 1], [1, 1]), Series.of([2, 3], [1, 1])
     assert common_band([early]) is None
@@ -53,26 +42,9 @@ def test_a_series_is_finite_and_its_x_never_decreases():
     assert Series.of([1, 2, 3], [0, -1, 5], above=0).x.tolist() == [3]
 
 
-def test_the_legend_counts_the_runs_that_the_band_shows():
+def test_as_many_groups_as_there_are_colours_and_styles_are_told_apart():
     series = Series.of([0, 1], [1, 1])
-    figure = curves.draw_speeds({"group": [series, series, Series.of([], [])]}, "speeds")
-    assert "group · 2 of 3 runs" in [line.get_label() for line in figure.axes[0].lines]
-
-
-def test_the_ninth_group_has_another_line_style_and_an_empty_group_is_not_drawn():
-    series = Series(np.arange(3.0), np.arange(3.0) + 1.0, True)
-    figure = curves.draw_speeds({"empty": [], **{f"group {number}": [series] for number in range(1, 9)}}, "speeds")
-    lines = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}
-    named = {label: style for label, style in lines.items() if str(label).startswith("group")}
-    assert len(named) == len(set(named.values())) == 8
-    ninth = curves.draw_speeds({f"group {number}": [series] for number in range(9)}, "speeds")
-    styles = [(line.get_color(), line.get_linestyle()) for line in ninth.axes[0].lines if line.get_label()[0] == "g"]
-    assert len(set(styles)) == 9
-    assert len({curves.swatch(number) for number in range(32)}) == 32  # as many as the colours and styles
-
-
-def test_long_names_of_bars_keep_their_seeds():
-    names = [f"learning_rate=0.0003, gamma=0.995, batch_size=64, epsilon=0.02, seed {seed}" for seed in (1, 2)]
-    figure = curves.draw_time_shares([(name, {"act": 1.0}) for name in names], "time")
-    texts = [text.get_text() for text in figure.axes[0].texts]
-    assert [text[-6:] for text in texts if text.startswith("learning_rate")] == ["seed 1", "seed 2"]
+    figure = curves.draw_speeds({f"group {number}": [series, Series.of([], [])] for number in range(9)}, "speeds")
+    lines = [line for line in figure.axes[0].lines if str(line.get_label()).endswith("· 1 of 2 runs")]
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 9
+    assert len({curves.swatch(number) for number in range(32)}) == 32

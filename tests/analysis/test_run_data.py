@@ -3,37 +3,24 @@
 import pytest
 
 from finished_runs import PARTS, add_scalars, add_videos, in_use, make_run
-from lib.analysis import comparison
-from lib.analysis.run_data import (
-    Run,
-    list_videos,
-    read_episodes,
-    returns_before,
-)
+from lib.analysis.run_data import Run, list_videos, read_episodes, returns_before, select_runs
 from lib.errors import UsageError
+from lib.run.folder import read_json, write_json
+from lib.system import files
 
 
-def test_the_time_by_part_comes_from_the_result_or_from_tensorboard(tmp_path):
+def test_the_time_by_part_comes_from_the_result_or_of_a_run_in_progress_from_tensorboard(tmp_path):
     run = make_run(tmp_path / "run")
-    assert Run.read(run).scalars == {}
     assert Run.read(run).time_by_part() == PARTS | {"rest": 0.5}
-    (run / "result.json").unlink()
-    assert Run.read(run).time_by_part() == {}
-    add_scalars(run)
-    assert Run.read(run).time_by_part() == PARTS
+    with in_use(run):
+        assert Run.read(run).time_by_part() == {}
+        add_scalars(run)
+        assert Run.read(run).time_by_part() == PARTS
 
 
 def test_the_training_returns_before_a_step_are_the_last_hundred(tmp_path):
     run = make_run(tmp_path / "run", returns=lambda number: number / 2)  # 150 episodes of 100 steps
     assert returns_before(run, 12_050) == [number / 2 for number in range(21, 121)]
-    (run / "episodes.csv").unlink()  # as in a published model
-    assert returns_before(run, 12_050) == []
-
-
-def test_the_result_of_a_run_in_progress_is_not_used(tmp_path):
-    run = add_scalars(make_run(tmp_path / "run"))
-    with in_use(run):
-        assert Run.read(run).time_by_part() == PARTS
 
 
 def test_the_best_video_is_listed_first_and_then_the_newest(tmp_path):
@@ -42,14 +29,19 @@ def test_the_best_video_is_listed_first_and_then_the_newest(tmp_path):
     assert [path.name for path in list_videos(run)] == [names[3], "by hand.webm", names[4], *reversed(names[:3])]
 
 
-@pytest.mark.parametrize("content", [None, "", "episode,step,length,return,seconds,video\n"])
-def test_a_run_without_episodes_is_an_empty_table(tmp_path, content):
+@pytest.mark.parametrize(
+    ("stopped", "steps", "ended"), [("solved", 9, True), ("step limit", 10**9, True), ("step limit", 9, False)]
+)
+def test_a_run_that_can_be_resumed_has_not_ended(tmp_path, stopped, steps, ended):
     run = make_run(tmp_path / "run")
-    (run / "episodes.csv").unlink()
-    if content is not None:
-        (run / "episodes.csv").write_text(content)
-    assert read_episodes(run).empty
-    assert comparison.format_value(comparison.outcome_of(Run.read(run))["mean"]) == "-"
+    write_json(run / "result.json", read_json(run / "result.json") | {"stopped": stopped, "steps": steps})
+    assert Run.read(run).has_ended == ended
+
+
+def test_a_run_without_episodes_is_an_empty_table(tmp_path):
+    assert read_episodes(tmp_path).empty
+    (tmp_path / "episodes.csv").touch()
+    assert read_episodes(tmp_path).empty
 
 
 @pytest.mark.parametrize(
@@ -57,9 +49,7 @@ def test_a_run_without_episodes_is_an_empty_table(tmp_path, content):
     [
         ("episodes.csv", "episode,reward\n1,2\n", "episodes.csv cannot be read: .*step"),
         ("episodes.csv", "step,length,return,seconds\n1,2,three,4\n", "episodes.csv cannot be read: .*three"),
-        ("episodes.csv", "a,b\n1,2,3,4\n5,6,7,8,9\n", "episodes.csv cannot be read"),
         ("params.json", '{"script": "01_ppo"}', "another version of this project: its format is None"),
-        ("result.json", '{"stopped": ', "result.json cannot be read"),
     ],
 )
 def test_a_damaged_file_is_reported(tmp_path, file, content, facts):
@@ -68,3 +58,19 @@ def test_a_damaged_file_is_reported(tmp_path, file, content, facts):
     with pytest.raises(UsageError, match=facts) as error:
         Run.read(run)
     assert "\n" not in str(error.value)
+
+
+def test_what_cannot_be_shown_is_skipped_with_a_reason_that_names_no_folder(tmp_path, monkeypatch):
+    good, _ = make_run(tmp_path / "good"), make_run(tmp_path / "new", episodes=0)
+    make_run(tmp_path / "project" / "models" / "pong", episodes=0)
+    monkeypatch.setattr(files, "PROJECT", tmp_path / "project")
+    (make_run(tmp_path / "broken") / "params.json").write_text("{")
+    (tmp_path / "tune").mkdir()
+    names = ["good", "new", str(good), "models/pong", "broken", "tune"]
+    runs, reasons = select_runs(names, tmp_path, with_episodes=True)
+    assert [run.path for run in runs] == [good]  # once, although it is given twice
+    assert [reason.split()[0] for reason in reasons] == ["new", "pong", "broken/params.json", "tune"]
+    with pytest.raises(UsageError, match=r"^new has no finished episode"):
+        select_runs(["new"], tmp_path, with_episodes=True)
+    with pytest.raises(UsageError, match="there is no run folder 'runn'"):
+        select_runs(["good", "runn"], tmp_path)

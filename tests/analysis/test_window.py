@@ -5,7 +5,7 @@ import pytest
 
 from fakes import Counting
 from lib.analysis.window import BAR, BEST_BAR, MAX_SCORES, action_names, add_score_panel
-from lib.run.videos import MIN_SIDE, enlarge
+from lib.run.videos import enlarge
 
 FRAME = np.full((192, 144, 3), 200, np.uint8)
 
@@ -28,13 +28,7 @@ def bars(scores, score_name="Q", mask=(True,)):
 
 @pytest.mark.parametrize(
     ("meanings", "names"),
-    [
-        (["left", "right"], ["left", "right"]),
-        ({1: "right", 0: "left"}, ["left", "right"]),
-        (None, ["0", "1"]),
-        ([4, 5], ["4", "5"]),
-        (["left"], ["0", "1"]),
-    ],
+    [({1: "right", 0: "left"}, ["left", "right"]), (None, ["0", "1"]), ([4, 5], ["4", "5"]), (["left"], ["0", "1"])],
 )
 def test_actions_have_the_environments_names_if_there_is_one_for_each(meanings, names, monkeypatch):
     env = Counting()
@@ -42,35 +36,18 @@ def test_actions_have_the_environments_names_if_there_is_one_for_each(meanings, 
     assert action_names(env) == names
 
 
-def test_the_length_of_a_bar_is_proportional_to_the_value():
-    (low, shortest), (best, longest), (middle, half) = bars([0.0, 4.0, 2.0])
+def test_bars_are_proportional_to_the_values_of_valid_actions_and_to_probabilities():
+    mask = [True, False, True, True]
+    (low, shortest), (best, longest), (middle, half) = bars([0.0, -1e9, 4.0, 2.0], "Q", mask)
     assert (low, best, middle) == (BAR, BEST_BAR, BAR)
     assert shortest <= 1 < half < longest
     assert abs(half - longest / 2) <= 2
-
-
-def test_a_strip_has_room_for_the_panel():
-    strip = np.full((16, 800, 3), 200, np.uint8)
-    shown = add_score_panel(strip, ["left", "right"], np.array([0.0, 1.0]), "Q", np.array([True]))
-    assert np.array_equal(shown[:32, :1600], enlarge(strip))
-    assert len(shown) == MIN_SIDE
-    assert not shown[32:, :1600].any()
-
-
-def test_probabilities_are_shown_between_0_and_1():
     (_, quarter), (_, most) = bars([0.25, 0.75], "probability")
     assert abs(3 * quarter - most) <= 4
 
 
-def test_invalid_actions_are_left_out():
-    mask = [False, True, False, True]
-    assert [colour for colour, _ in bars([-1e9, 1.0, -1e9, 2.0], "Q", mask)] == [BAR, BEST_BAR]
-    assert [colour for colour, _ in bars([0.0, 0.25, 0.0, 0.75], "probability", mask)] == [BAR, BEST_BAR]
-
-
 def test_of_many_actions_the_best_are_shown_in_descending_order():
-    scores = np.random.default_rng(1).normal(size=243).astype(np.float32)
-    shown = bars(scores)
+    shown = bars(np.random.default_rng(1).normal(size=243).astype(np.float32))
     assert [colour for colour, _ in shown] == [BEST_BAR] + [BAR] * (MAX_SCORES - 1)
     lengths = [length for _, length in shown[:-1]]
     assert lengths == sorted(lengths, reverse=True)

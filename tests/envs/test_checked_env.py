@@ -43,53 +43,37 @@ def checked(*turns, space=BOX):
     return env
 
 
-def test_an_error_says_where_it_happened():
-    env = checked((GOOD, 1.0), (np.zeros(4, np.float32), 0.0))
-    env.reset()
-    env.step(0)
-    with pytest.raises(Fault, match=r"^Odd-v0 \(episode 2 from seed 7, at step 2\): its observation has the shape"):
-        env.step(0)
-
-
 @pytest.mark.parametrize(
     ("space", "observation", "problem"),
     [
         (BOX, None, " has the shape () and the type object; its space says (3,) and float32"),
         (BOX, np.zeros(4, np.float32), " has the shape (4,) and the type float32; its space says (3,)"),
-        (BOX, np.zeros(3, complex), " has the shape (3,) and the type complex128; its space says (3,) and float32"),
-        (BOX, np.array([0.0, np.nan, 0.0]), " has nan at [1]"),
         (BOX, np.array([0.0, 0.0, 1e300]), " has 1e+300 at [2]; all numbers have to be finite and fit into float32"),
         (spaces.Box(0, 255, (2,), np.uint8), [0, 256], " has 256 at [1]"),
         (spaces.Box(0, 255, (2,), np.uint8), [-1, 0], " has -1 at [0]"),
-        (spaces.Discrete(5), 5, " is 5; its space is Discrete(5)"),
         (spaces.MultiDiscrete([2, 3]), np.array([1, 3]), " is array([1, 3]); its space is MultiDiscrete"),
         (DICT, {"a": GOOD, "b": 7}, "['b'] is 7; its space is Discrete"),
         (spaces.Tuple([BOX]), (GOOD + np.inf,), "[0] has inf at [0]"),
     ],
 )
 def test_a_wrong_observation_is_reported_with_its_place(space, observation, problem):
-    env = checked((observation, 0.0), space=space)
-    with pytest.raises(Fault, match=re.escape(f"Odd-v0 (episode 1 from seed 7, at step 1): its observation{problem}")):
+    good = space.sample()
+    env = checked((good, 0.0), (observation, 0.0), space=space)
+    env.step(0)
+    env.reset()
+    env.unwrapped.turns.insert(0, (good, 0.0))
+    env.step(0)
+    with pytest.raises(Fault, match=re.escape(f"Odd-v0 (episode 2 from seed 7, at step 2): its observation{problem}")):
         env.step(0)
 
 
-@pytest.mark.parametrize("reward", [float("nan"), -float("inf")])
-def test_a_reward_that_is_not_finite_is_reported(reward):
-    with pytest.raises(Fault, match=f"at step 1.: its reward is {reward}; it has to be finite"):
-        checked((GOOD, reward)).step(0)
+def test_a_reward_that_is_not_finite_is_reported():
+    with pytest.raises(Fault, match=r"at step 1.: its reward is nan; it has to be finite"):
+        checked((GOOD, float("nan"))).step(0)
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        BOX,
-        spaces.Discrete(5, start=-2),
-        spaces.MultiBinary([2, 3]),
-        spaces.MultiDiscrete([2, 3]),
-        spaces.Tuple([DICT, spaces.Text(4)]),
-    ],
-)
-def test_samples_of_a_space_are_accepted(space):
+def test_samples_of_a_space_are_accepted():
+    space = spaces.Tuple([DICT, spaces.MultiBinary([2, 3]), spaces.MultiDiscrete([2, 3]), spaces.Text(4)])
     samples = [space.sample() for _ in range(20)]
     env = checked(*((sample, 0.0) for sample in samples), space=space)
     assert all(env.step(0)[0] in space for _ in samples)
@@ -118,25 +102,21 @@ def test_an_error_of_the_environment_gets_its_name_as_a_note():
     assert raised.value.__notes__ == ["Raised by Odd-v0 (episode 1 from seed 7, at step 1)"]
 
 
-def fail(*_, **__):
-    raise OSError(28, "No space left on device")
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SystemExit(3)])
+def test_an_error_that_looks_like_one_of_this_program_is_attributed_to_the_environment(monkeypatch, error):
+    def fail(env):
+        raise error
 
-
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError("textures"), SystemExit(3)])
-def test_an_error_that_looks_like_one_of_this_program_is_attributed_to_the_environment(error):
+    for name in ("render", "action_masks"):
+        monkeypatch.setattr(Scripted, name, fail, raising=False)
+    env = checked(error)
     with pytest.raises(
         EnvironmentFailed, match=re.escape(f"Odd-v0 (episode 1 from seed 7, at step 1): it raised {error!r}")
     ):
-        checked(error).step(0)
-
-
-@pytest.mark.parametrize("name", ["render", "action_masks"])
-def test_errors_of_other_methods_are_attributed_to_the_environment(monkeypatch, name):
-    monkeypatch.setattr(Scripted, name, fail, raising=False)
-    env = checked()
-    call = TakeMask(env).reset if name == "action_masks" else getattr(env, name)
-    with pytest.raises(EnvironmentFailed, match=r"^Odd-v0 \(.*: it raised OSError"):
-        call()
+        env.step(0)
+    for call in (env.render, TakeMask(env).reset):
+        with pytest.raises(EnvironmentFailed, match=r"^Odd-v0 \(.*: it raised"):
+            call()
 
 
 def test_environments_that_are_still_open_are_closed_at_the_end_of_the_context(monkeypatch):

@@ -1,4 +1,4 @@
-"""User-defined environments in every script, and modules that cannot be imported."""
+"""User-defined environments with action masks in every script."""
 
 import pytest
 
@@ -13,45 +13,24 @@ PPO = assignments("envs=4", "rollout=8", "minibatch=16")
 
 
 # One for each way of choosing actions. `make test-long` runs the others.
-SOME = ("08_dqn_rainbow", "01_baseline", "03_parallel", "07_pong_in_minutes", "01_ppo", "02_ppo_fast", "03_ppo_actors")
+SOME = ("08_dqn_rainbow", "01_baseline", "03_parallel", "03_ppo_actors")
 
 
-def short_run(script, env_id):
+def short_options(script):
     is_ppo = script.parent.name == "distributed"
     small = (*PPO, *SHORT, 96) if is_ppo else (*DQN, *SHORT, 108)
     extra = {"03_parallel": ("--replay-ratio", 4), "07_pong_in_minutes": ("--envs", 6)}.get(script.stem, ())
-    return "--env-id", env_id, *small, *extra
+    return *small, *extra
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "env_id"),
-    [
-        pytest.param(script, "Board-method-v0", marks=[] if script.stem in SOME else pytest.mark.long)
-        for script in SCRIPTS
-    ]
-    + [(script, "Codes-info-v0") for script in SCRIPTS[-4::2]],
+    "script",
+    [pytest.param(script, marks=[] if script.stem in SOME else pytest.mark.long) for script in SCRIPTS],
 )
-def test_every_script_runs_on_own_environments_and_never_takes_an_invalid_action(script, env_id, answer, tmp_path):
+def test_every_script_runs_on_own_environments_and_never_takes_an_invalid_action(script, answer, tmp_path):
     """fakes.Shape raises an error if an action is not allowed."""
-    answer(script, *short_run(script, f"fakes:{env_id}"), "--runs-dir", tmp_path, code=0)
-    episodes = (folder(tmp_path) / "episodes.csv").read_text().splitlines()
-    assert len(episodes) > 10
-    answer(
-        PROJECT / "tools/evaluate.py",
-        folder(tmp_path),
-        "--env-id",
-        f"fakes:{env_id}",
-        "--episodes",
-        2,
-        "--epsilon",
-        0.5,
-    )
-
-
-def test_a_module_that_is_missing_is_refused(refused, tmp_path, monkeypatch):
-    script = SCRIPTS[0]
-    monkeypatch.chdir(tmp_path)
-    message = refused(script, "--env-id", "no_such_module:Chain-v0", "--runs-dir", tmp_path / "runs")
-    reason = "No module named 'no_such_module'. It has to be installed"
-    assert f"the module 'no_such_module' of 'no_such_module:Chain-v0' fails to import: {reason}" in message
+    environment = ("--env-id", f"fakes:{'Codes-info' if script.stem == '03_ppo_actors' else 'Board-method'}-v0")
+    answer(script, *environment, *short_options(script), "--runs-dir", tmp_path)
+    assert len((folder(tmp_path) / "episodes.csv").read_text().splitlines()) > 10
+    answer(PROJECT / "tools/evaluate.py", folder(tmp_path), *environment, "--episodes", 2, "--epsilon", 0.5)

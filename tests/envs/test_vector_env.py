@@ -16,7 +16,7 @@ from lib.errors import UsageError
 from lib.nets.masking import MaskSplitter
 from lib.system.seeds import derived_seeds
 
-PONG, BREAKOUT, FREEWAY = (f"{game}NoFrameskip-v4" for game in ("Pong", "Breakout", "Freeway"))
+PONG, BREAKOUT = (f"{game}NoFrameskip-v4" for game in ("Pong", "Breakout"))
 
 
 def unclipped(env_id, num_envs, **options):
@@ -25,8 +25,8 @@ def unclipped(env_id, num_envs, **options):
 
 def native(env_id):
     """Return native environments and gymnasium's preprocessing, without no-ops and without clipping of rewards."""
-    twins = [FrameStack(AtariPreprocessing(gym.make(env_id), noop_max=0, screen_size=84)) for _ in range(3)]
-    return unclipped(env_id, 3, noop_max=0), twins
+    twins = [FrameStack(AtariPreprocessing(gym.make(env_id), noop_max=0, screen_size=84)) for _ in range(2)]
+    return unclipped(env_id, 2, noop_max=0), twins
 
 
 def one_by_one(env_id):
@@ -50,24 +50,22 @@ def allowed_actions(envs, states, rng):
     ("make", "env_id", "steps"),
     [
         pytest.param(native, PONG, 1500, marks=pytest.mark.long),
-        (native, BREAKOUT, 400),
-        (native, FREEWAY, 100),
-        (native, "ShortPong-v0", 300),
-        (one_by_one, "fakes:Catch-v0", 60),
+        (native, BREAKOUT, 220),
+        (native, "ShortPong-v0", 170),
+        (one_by_one, "fakes:Coded-v0", 60),  # sums of its rewards would differ in float32
         (one_by_one, "MountainCar-v0", 220),
         (one_by_one, "examples.blocks:Blocks-v0", 60),
-        (processes, "fakes:Catch-v0", 60),
+        (processes, "fakes:Coded-v0", 60),
         (processes, "examples.blocks:Blocks-v0", 60),
     ],
 )
 def test_each_environment_equals_a_single_one_bit_for_bit(make, env_id, steps):
-    envs, twins = make(env_id)
-    seeds, rng, ends = [5, 6, 7], np.random.default_rng(1), 0
-    states, expected = (
-        envs.reset(seed=seeds)[0],
-        [twin.reset(seed=seed)[0] for twin, seed in zip(twins, seeds, strict=True)],
-    )
-    totals, lengths = np.zeros(3), np.zeros(3, np.int64)
+    (envs, twins), rng, ends = make(env_id), np.random.default_rng(1), 0
+    number = len(twins)
+    seeds = list(range(5, 5 + number))
+    states = envs.reset(seed=seeds)[0]
+    expected = [twin.reset(seed=seed)[0] for twin, seed in zip(twins, seeds, strict=True)]
+    totals, lengths = np.zeros(number), np.zeros(number, np.int64)
     for step in range(steps):
         assert np.array_equal(states, expected), step
         actions = allowed_actions(envs, states, rng)
@@ -84,47 +82,27 @@ def test_each_environment_equals_a_single_one_bit_for_bit(make, env_id, steps):
                 assert (infos["episode"]["r"][index], infos["episode"]["l"][index]) == (totals[index], lengths[index])
                 ends, totals[index], lengths[index] = ends + 1, 0.0, 0
                 expected[index], _ = twin.reset()
-        if step % 50 == 7 and env_id not in (PONG, BREAKOUT, "MountainCar-v0"):
-            which = rng.random(3) < 0.5
-            which[step % 3] = True
-            states, _ = envs.reset(seed=[1, 2, 3], options={"reset_mask": which})
+        if step in (7, 57) and env_id not in (PONG, BREAKOUT, "MountainCar-v0"):
+            which = rng.random(number) < 0.5
+            which[step % number] = True
+            states, _ = envs.reset(seed=list(range(1, number + 1)), options={"reset_mask": which})
             for index in np.flatnonzero(which).tolist():
                 expected[index], _ = twins[index].reset(seed=index + 1)
                 totals[index], lengths[index] = 0.0, 0
-    assert ends > 0 or env_id == FREEWAY
+    assert ends > 0
     envs.close()
 
 
-def test_a_short_episode_ends_with_its_own_states_before_the_next_one_starts():
-    game = gym.spec(PONG).kwargs | {"max_num_frames_per_episode": 8}
-    envs = vector_env.NativeAtari(game, 2, noop_max=0)
-    first, _ = envs.reset(seed=0)
-    for _ in range(3):
-        assert not envs.step(np.array([2, 3]))[3].any()
-        states, _, terminations, truncations, infos = envs.step(np.array([2, 3]))
-        assert truncations.all()
-        assert not terminations.any()
-        final = infos["final_obs"]
-        assert np.array_equal(final[:, 0], final[:, 1])  # the first frame fills the stack of a short episode
-        assert np.array_equal(final[0, 1], first[0, 0])
-        assert not np.array_equal(final[0, 2], final[0, 3])
-        assert np.array_equal(states, first)
-
-
-@pytest.mark.slow
 def test_each_environment_has_its_own_reproducible_seed():
     first, second = (vector_env.make_vector_env(PONG, 3) for _ in range(2))
-    (states, infos), (again, _), (_, other) = first.reset(seed=1), second.reset(seed=np.int64(1)), second.reset(seed=2)
+    (states, infos), (again, _), (others, _) = first.reset(seed=1), second.reset(seed=np.int64(1)), second.reset(seed=2)
     assert np.array_equal(states, again)
-    no_ops = infos["episode_frame_number"].tolist()
-    assert len(set(no_ops)) == 3
-    assert no_ops != other["episode_frame_number"].tolist()
+    assert len(set(infos["episode_frame_number"].tolist())) == 3  # numbers of no-ops
     seeds = np.concatenate([derived_seeds(seed, 50) for seed in range(4)])
     assert len(set(seeds.tolist())) == 200
-    assert seeds.min() >= 0
-    assert seeds.max() < 2**31
+    assert 0 <= seeds.min() < seeds.max() < 2**31
     partial, _ = first.reset(seed=2, options={"reset_mask": np.array([False, True, False])})
-    assert np.array_equal(partial[1], second.reset(seed=2)[0][1])
+    assert np.array_equal(partial[1], others[1])
     assert np.array_equal(partial[::2], states[::2])
 
 
@@ -134,8 +112,7 @@ def test_rewards_are_clipped_but_returns_are_not():
     clipping, plain = vector_env.make_vector_env(game, 2), unclipped(game, 2)
     clipping.reset(seed=0)
     plain.reset(seed=0)
-    rng = np.random.default_rng(0)
-    totals, returns = np.zeros(2), []
+    rng, totals, returns = np.random.default_rng(0), np.zeros(2), []
     for _ in range(700):
         actions = rng.integers(6, size=2)
         _, clipped, *_, infos = clipping.step(actions)
@@ -143,14 +120,14 @@ def test_rewards_are_clipped_but_returns_are_not():
         assert np.array_equal(clipped, np.clip(rewards, -1, 1))
         totals += rewards
         for index in np.flatnonzero(terminations):
-            returns.append((totals[index], infos["episode"]["r"][index]))
+            assert totals[index] == infos["episode"]["r"][index]
+            returns.append(totals[index])
             totals[index] = 0.0
     assert len(returns) >= 2
-    assert all(total == reported for total, reported in returns)
-    assert max(total for total, _ in returns) > 50  # more than clipped rewards can add up to
+    assert max(returns) > 50  # more than clipped rewards can add up to
 
 
-@pytest.mark.parametrize("actions", [[0, 6], [-1, 0], [0.0, 1.0], [0, 1, 2]])
+@pytest.mark.parametrize("actions", [[0, 6], [0.0, 1.0], [0, 1, 2]])
 def test_a_wrong_action_is_refused_before_it_reaches_the_native_threads(actions):
     envs = vector_env.make_vector_env(PONG, 2)
     envs.reset(seed=0)
@@ -185,9 +162,11 @@ def test_an_error_of_a_constructor_names_the_environment(monkeypatch):
     assert raised.value.__notes__ == ["Raised by Maze-v0 (in its constructor)"]
 
 
-def test_no_environments_are_refused():
+def test_no_environments_and_processes_of_atari_games_are_refused():
     with pytest.raises(UsageError, match="num_envs is 0; it has to be at least 1"):
         vector_env.make_vector_env(PONG, 0)
+    with pytest.raises(UsageError, match="leave --async-envs out"):
+        vector_env.make_vector_env(PONG, 2, processes=True)
 
 
 @pytest.mark.slow
@@ -205,25 +184,6 @@ def test_a_game_has_the_action_space_with_which_it_is_registered(register):
     game = gym.spec(PONG).kwargs | {"full_action_space": True}
     register("FullPong-v0", "ale_py.env:AtariEnv", kwargs=game)
     assert vector_env.make_vector_env("FullPong-v0", 1).single_action_space.n == 18
-
-
-def test_returns_are_those_of_a_single_environment(monkeypatch):
-    """Sums of float32 rewards would differ."""
-    step = fakes.Counting.step
-
-    def small(self, action):
-        state, reward, *ends = step(self, action)
-        return state, 0.1 * reward, *ends
-
-    monkeypatch.setattr(fakes.Counting, "step", small)
-    gym.register("Small-v0", fakes.Counting)
-    env, envs = make_env("Small-v0"), vector_env.make_vector_env("Small-v0", 1)
-    env.reset(seed=1)
-    envs.reset(seed=1)
-    for _ in range(3):
-        env.step(0)
-        envs.step(np.zeros(1, int))
-    assert envs.step(np.zeros(1, int))[-1]["episode"]["r"][0] == env.step(0)[-1]["episode"]["r"] == 1.0
 
 
 def test_an_environment_that_is_reset_alone_gets_no_options(register):

@@ -1,4 +1,4 @@
-"""What Snake and Blocks have in common."""
+"""What the example games have in common."""
 
 import warnings
 
@@ -7,18 +7,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from examples.blocks import Blocks
 from lib.envs.single_env import make_env
 from lib.run.episode_player import EpisodePlayer
 from lib.run.policy import RandomPolicy
 
-BLOCKS, SNAKE, SNAKE_WITH_PENALTY = IDS = (
-    "examples.blocks:Blocks-v0",
-    "examples.snake:Snake-v0",
-    "examples.snake:SnakeStepPenalty-v0",
-)
+BLOCKS = "examples.blocks:Blocks-v0"
+IDS = (BLOCKS, "examples.snake:Snake-v0", "examples.connect_four:ConnectFour-v0")
 
 
 class LenientBlocks(Blocks):
@@ -61,13 +57,3 @@ def test_a_pickled_environment_continues_its_episode(env_id):
         (state, *rest, info), (state_of_copy, *rest_of_copy, _) = env.step(action), copy.step(action)
         assert np.array_equal(state, state_of_copy)
         assert rest == rest_of_copy
-
-
-def test_blocks_reports_legal_actions_by_a_method_and_snake_in_its_info():
-    same_step = AutoresetMode.SAME_STEP
-    blocks = SyncVectorEnv([lambda: gym.make(BLOCKS)] * 2, autoreset_mode=same_step)
-    assert "action_mask" not in blocks.reset(seed=1)[1]
-    assert [mask.shape for mask in blocks.call("action_masks")] == [(243,)] * 2
-    snakes = SyncVectorEnv([lambda: gym.make(SNAKE)] * 2, autoreset_mode=same_step)
-    assert snakes.reset(seed=1)[1]["action_mask"].tolist() == [[1, 1, 1, 0]] * 2
-    assert not snakes.envs[0].has_wrapper_attr("action_masks")

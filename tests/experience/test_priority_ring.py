@@ -55,8 +55,8 @@ def test_priorities_equal_those_of_a_slow_twin_after_random_operations(seed, num
 
 @pytest.mark.slow
 def test_steps_are_sampled_in_proportion_to_their_priorities():
-    counts = sample_many(ring_with_chances(), 2_000, batch_size=1).indices.bincount(minlength=8).numpy()
-    expected = 2_000 * CHANCES
+    counts = sample_many(ring_with_chances(), 1_000, batch_size=1).indices.bincount(minlength=8).numpy()
+    expected = 1_000 * CHANCES
     # Chi-square with 7 degrees of freedom exceeds 24.3 once in a thousand times.
     assert ((counts - expected) ** 2 / expected).sum() < 24.3
     assert counts[-1] > 0

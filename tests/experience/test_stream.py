@@ -13,7 +13,6 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import fakes
 from lib.envs import vector_env
-from lib.envs.frames import FrameStack
 from lib.envs.single_env import make_env
 from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Ring
@@ -58,7 +57,6 @@ def of_random_numbers(seed=1):
 SOURCES = {  # function that makes a source, RESEED_EVERY, and the number of items to take
     "one by one": (partial(stream, "CartPole-v1", 3), 100, 120),
     "with masks": (partial(stream, "examples.blocks:Blocks-v0", 3), 40, 90),
-    "native": (partial(stream, "ShortPong-v0", 2), 150, 230),
     "processes": (partial(stream, "fakes:Catch-v0", 3, processes=True), 60, 60),
     "list": (of_random_numbers, 0, 60),
     "list of images": (lambda seed=1: single(make_env("fakes:Coded-v0"), make_env("fakes:Coded-v0"), seed=seed), 0, 40),
@@ -66,9 +64,9 @@ SOURCES = {  # function that makes a source, RESEED_EVERY, and the number of ite
 
 
 def content(item):
-    """Return a step or a transition as plain values."""
+    """Return the bytes of a step or a transition."""
     values = item if isinstance(item, tuple) else (item.state, item.action, item.reward, item.last_state)
-    return [None if each is None else np.asarray(each).tolist() for each in values]
+    return [None if each is None else np.asarray(each).tobytes() for each in values]
 
 
 @pytest.mark.slow
@@ -79,8 +77,7 @@ def test_a_resumed_source_equals_the_uninterrupted_one(kind, monkeypatch):
     if reseed_every:
         monkeypatch.setattr(Stream, "RESEED_EVERY", reseed_every)
     straight, stopped, resumed = make(), make(), make()
-    items = iter(straight)
-    expected = [content(next(items)) for _ in range(count)]
+    expected = list(map(content, itertools.islice(iter(straight), count)))
     taken = list(map(content, itertools.islice(iter(stopped), count // 2)))
     file = io.BytesIO()
     torch.save(stopped.state_dict(), file)
@@ -88,7 +85,7 @@ def test_a_resumed_source_equals_the_uninterrupted_one(kind, monkeypatch):
     saved = torch.load(file, weights_only=True)
     starts = saved["snapshot"]["starts"]
     assert min(starts) == 0
-    assert len(set(starts.tolist())) > 1 or kind in ("native", "processes")  # reset at different steps
+    assert len(set(starts.tolist())) > 1 or kind == "processes"  # reset at different steps
     resumed.load_state_dict(saved)
     assert taken + list(map(content, itertools.islice(iter(resumed), count - count // 2))) == expected
     assert resumed.interrupted_states is None
@@ -98,8 +95,7 @@ def test_a_resumed_source_equals_the_uninterrupted_one(kind, monkeypatch):
     assert episodes[0] == episodes[1] != []
     for name, value in straight.state_dict()["snapshot"].items():
         assert torch.equal(resumed.state_dict()["snapshot"][name], value)
-    other = make(seed=2)
-    assert list(map(content, itertools.islice(iter(other), count))) != expected
+    assert list(map(content, itertools.islice(iter(make(seed=2)), 9))) != expected[:9]
 
 
 @pytest.mark.parametrize("game", ["fakes:Forgetful-v0", "fakes:Refusing-v0"])
@@ -147,17 +143,6 @@ def test_transitions_end_where_environments_were_reset_on_resume(kind, monkeypat
     assert batch.discounts.tolist() == [0.5, 0.5]
     next_batch = resumed_ring._make_batch(np.full(2, 4), np.arange(2), np.ones(2))
     assert np.array_equal(next_batch.states[..., 0].numpy(), next_batch.states[..., -1].numpy())
-
-
-@pytest.mark.parametrize("num_envs", [2, 16])
-def test_games_end_however_many_environments_there_are(monkeypatch, num_envs):
-    monkeypatch.setattr(Stream, "RESEED_EVERY", 24)
-    source = Stream(vectorised(lambda: fakes.Counting(10), num_envs), seed=1)
-    source.begin()
-    for _ in range(40):
-        source.step(np.zeros(num_envs, np.int64))
-    assert [episode.length for episode in source.pop_episodes()] == [10] * 4 * num_envs
-    assert source.last_resets.min() >= 24
 
 
 def test_a_game_without_an_end_is_truncated_and_reported(monkeypatch, caplog):
@@ -215,13 +200,3 @@ def test_sampled_states_have_their_masks(env_id):
     for index, state in zip(batch.indices.tolist(), batch.for_net("cpu").states.numpy(), strict=True):
         step, env = divmod(index, 3)
         assert np.array_equal(state, played[step][env])
-
-
-def test_stacks_of_a_list_are_those_of_its_environments():
-    source = single(FrameStack(fakes.Catch(9), 2))
-    items = iter(source)
-    transitions = [next(items) for _ in range(30)]
-    assert transitions[0].state.shape == (2, 9, 9)
-    for before, after in itertools.pairwise(transitions):
-        shown = np.asarray(after.state)
-        assert np.array_equal(shown, shown[[0, 0]] if before.last_state is None else before.last_state)

@@ -16,35 +16,31 @@ def seeded():
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_every_forward_pass_draws_new_noise(noise):
+def test_every_forward_pass_draws_new_noise_and_evaluation_uses_the_means(noise):
     layer, features = noisy.NoisyLinear(6, 3, noise), torch.rand(4, 6)
     assert not torch.allclose(layer(features), layer(features))
-
-
-@pytest.mark.parametrize("noise", NOISES)
-def test_evaluation_mode_uses_the_means_only(noise):
-    layer, features = noisy.NoisyLinear(6, 3, noise).eval(), torch.rand(4, 6)
+    layer(features).square().sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in layer.parameters())
     expected = features @ layer.weight_mean.T + layer.bias_mean
-    assert torch.allclose(layer(features), expected, atol=1e-6)
+    assert torch.allclose(layer.eval()(features), expected, atol=1e-6)
 
 
-def test_initial_values_are_those_of_the_paper():
-    factorised, independent = noisy.NoisyLinear(400, 50), noisy.NoisyLinear(400, 50, "independent")
-    assert 0.9 / 20 < factorised.weight_mean.abs().max() <= 1 / 20
-    assert (factorised.weight_sigma == 0.5 / 20).all()
-    assert (factorised.bias_sigma == 0.5 / 20).all()
-    assert 0.9 * math.sqrt(3 / 400) < independent.weight_mean.abs().max() <= math.sqrt(3 / 400)
-    assert (independent.weight_sigma == 0.017).all()
-    assert (independent.bias_sigma == 0.017).all()
-    assert 0.5 / 20 < factorised.bias_mean.abs().max() <= 1 / 20
-    assert 0.5 * math.sqrt(3 / 400) < independent.bias_mean.abs().max() <= math.sqrt(3 / 400)
-
-
-@pytest.mark.parametrize(("noise", "unit"), [("factorised", 1 / 20), ("per-state", 1 / 20), ("independent", 1.0)])
-def test_the_initial_sigma_can_be_given(noise, unit):
-    layer = noisy.NoisyLinear(400, 50, noise, sigma=0.25)
-    assert torch.allclose(layer.weight_sigma, torch.full((50, 400), 0.25 * unit))
-    assert torch.allclose(layer.bias_sigma, torch.full((50,), 0.25 * unit))
+@pytest.mark.parametrize(
+    ("noise", "bound", "sigma", "unit"),
+    [
+        ("factorised", 1 / 20, 0.5 / 20, 1 / 20),
+        ("per-state", 1 / 20, 0.5 / 20, 1 / 20),
+        ("independent", math.sqrt(3 / 400), 0.017, 1.0),
+    ],
+)
+def test_initial_values_are_those_of_the_paper_and_sigma_can_be_given(noise, bound, sigma, unit):
+    layer, other = noisy.NoisyLinear(400, 50, noise), noisy.NoisyLinear(400, 50, noise, sigma=0.25)
+    assert 0.9 * bound < layer.weight_mean.abs().max() <= bound
+    assert 0.5 * bound < layer.bias_mean.abs().max() <= bound
+    assert (layer.weight_sigma == sigma).all()
+    assert (layer.bias_sigma == sigma).all()
+    assert torch.allclose(other.weight_sigma, torch.full((50, 400), 0.25 * unit))
+    assert torch.allclose(other.bias_sigma, torch.full((50,), 0.25 * unit))
 
 
 def drawn_and_outputs(layer, features):
@@ -94,10 +90,3 @@ def test_independent_noise_is_one_normal_number_per_weight():
     assert noise.shape == (200, 300)
     assert abs(noise.mean()) < 0.02
     assert noise.std().item() == pytest.approx(1.0, rel=0.02)
-
-
-@pytest.mark.parametrize("noise", NOISES)
-def test_means_and_sigmas_have_gradients(noise):
-    layer = noisy.NoisyLinear(6, 3, noise)
-    layer(torch.rand(4, 6)).square().sum().backward()
-    assert all(parameter.grad.abs().sum() > 0 for parameter in layer.parameters())

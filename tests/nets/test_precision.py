@@ -49,7 +49,7 @@ def test_each_of_two_different_gpus_is_asked_for_its_own_precision(monkeypatch):
     assert [has_fast_bfloat16(torch.device("cuda", index)) for index in range(2)] == [False, True]
 
 
-@pytest.mark.parametrize("options", [{}, {"normalise": True}, {"dueling": True, "support": (-2.0, 2.0, 5)}], ids=str)
+@pytest.mark.parametrize("options", [{"normalise": True}, {"dueling": True, "support": (-2.0, 2.0, 5)}], ids=str)
 def test_a_compiled_network_gives_the_same_values(options):
     torch.manual_seed(0)
     net = dqn_model.DQN((2, 36, 36), np.int64(6), **options)  # as Discrete.n
@@ -105,21 +105,18 @@ def test_the_gradient_in_bfloat16_is_close_to_float32(learners, replay):
 
 
 @pytest.mark.slow
-def test_forty_updates_in_bfloat16_stay_close_to_float32(learners, replay):
-    """The bounds are 0.05 of a reward for values and 2 % for losses.
-
-    For comparison, a change of the initial weights by a millionth makes a difference of 0.004 and 0.1 %.
-    """
+def test_updates_in_bfloat16_stay_close_to_float32(learners, replay):
+    """The bounds are 0.05 of a reward for values and 2 % for losses."""
     plain, fast = learners
     losses = []
-    for update in range(40):
+    for update in range(16):
         batch = replay.sample(8)
         losses.append((plain.learn(batch), fast.learn(batch)))
-        if update == 19:
+        if update == 7:
             for learner in (plain, fast):
                 learner.target.load_state_dict(learner.net.state_dict())
     plain_losses, fast_losses = np.array(losses).T
-    states = replay.sample(256).for_net("cpu").states
+    states = replay.sample(64).for_net("cpu").states
     with torch.no_grad():
         assert 0.0 < (fast.net(states) - plain.net(states)).abs().max() < 0.05
     assert np.abs(fast_losses - plain_losses).mean() < 0.02 * plain_losses.mean()

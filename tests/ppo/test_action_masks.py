@@ -7,7 +7,6 @@ import torch
 from fakes import MASKED, first_states
 from lib.ppo.fast import FastModel
 from lib.ppo.model import Model
-from lib.ppo.rollout import Agent
 from lib.ppo.update import Trainer, Transitions, UpdateSettings
 from lib.run.policy import GreedyPolicy
 
@@ -19,14 +18,6 @@ def test_invalid_actions_have_no_probability(env_id, kind):
     probabilities = GreedyPolicy(kind(space, 5)).scores(states)
     assert (probabilities[:, 0] == 0.0).all()
     assert np.allclose(probabilities.sum(1), 1.0)
-
-
-def test_invalid_actions_are_never_drawn():
-    space, states = first_states("fakes:Vector-info-v0")
-    agent = Agent(Model(space, 5))
-    noise = torch.ones(4, 5)
-    noise[:, 0] = 0.0
-    assert (agent(torch.from_numpy(states), noise)[0] > 0).all()
 
 
 def test_the_entropy_counts_valid_actions_only():

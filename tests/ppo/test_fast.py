@@ -66,15 +66,29 @@ def test_metrics_and_the_norm_of_the_gradient_worked_by_hand():
     assert metrics["learning_rate"] == pytest.approx(1.0 / 1.5)  # the divergence exceeds twice the target
 
 
-def adapted(kl, rate=1e-3, **settings):
-    """The learning rate after an epoch with this divergence."""
-    trainer = trainer_of(small_model(), **settings)
+@pytest.mark.parametrize(
+    ("kl", "rate", "expected", "settings"),
+    [
+        (0.021, 1e-4, 1e-4 / 1.5, {}),
+        (0.019, 1e-4, 1e-4, {}),
+        (0.006, 1e-4, 1e-4, {}),
+        (0.004, 1e-4, 1e-4 * 1.5, {}),
+        (9.0, 1e-4, 1e-4, {"kl_target": None}),
+        (0.0, 9e-3, 1e-2, {}),  # the maximum
+        (0.0, 3e-2, 1e-2, {}),
+        (1.0, 1.2e-2, 8e-3, {}),
+        (0.001, 1e-4, 1e-4, {"epochs": 1}),  # the rate may only fall
+        (0.021, 1e-4, 1e-4 / 1.5, {"epochs": 1}),
+    ],
+)
+def test_the_learning_rate_adapts_to_the_divergence(kl, rate, expected, settings):
+    trainer = trainer_of(small_model(), **{"kl_target": 0.01, "learning_rate_max": 1e-2} | settings)
     [group] = trainer.optimizer.param_groups
     group["lr"] = rate
     row = torch.zeros(len(METRICS))
     row[METRICS.index("kl")] = kl
     trainer.after_epoch([row, row], random_transitions())
-    return group["lr"]
+    assert group["lr"] == pytest.approx(expected)
 
 
 def random_transitions():
@@ -92,30 +106,6 @@ def test_the_divergence_of_a_single_minibatch_is_measured_after_its_step(rate, f
     trainer = trainer_of(model, sgd, epochs=1, minibatch=4, kl_target=0.01, gradient_norm=1.0, learning_rate_max=1e9)
     trainer.learn(random_transitions())
     assert sgd.param_groups[0]["lr"] == pytest.approx(rate * factor)
-
-
-@pytest.mark.parametrize(
-    ("kl", "factor"), [(0.05, 1 / 1.5), (0.021, 1 / 1.5), (0.019, 1.0), (0.006, 1.0), (0.004, 1.5)]
-)
-def test_the_learning_rate_adapts_to_the_divergence(kl, factor):
-    assert adapted(kl, rate=1e-4, kl_target=0.01) == pytest.approx(1e-4 * factor)
-
-
-@pytest.mark.parametrize("kl", [0.0, 9.0])
-def test_the_learning_rate_is_fixed_without_a_target(kl):
-    assert adapted(kl, kl_target=None) == 1e-3
-
-
-@pytest.mark.parametrize(
-    ("rate", "kl", "expected"), [(9e-3, 0.0, 1e-2), (1e-2, 0.0, 1e-2), (3e-2, 0.0, 1e-2), (1.2e-2, 1.0, 8e-3)]
-)
-def test_the_learning_rate_is_at_most_its_maximum(rate, kl, expected):
-    assert adapted(kl, rate, kl_target=0.01, learning_rate_max=1e-2) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("kl", "factor"), [(0.021, 1 / 1.5), (0.001, 1.0)])
-def test_with_a_single_epoch_the_learning_rate_does_not_grow(kl, factor):
-    assert adapted(kl, kl_target=0.01, epochs=1) == pytest.approx(1e-3 * factor)
 
 
 @pytest.mark.parametrize("kl_target", [None, 0.1])

@@ -1,4 +1,3 @@
-import numpy as np
 import torch
 from gymnasium import spaces
 
@@ -17,16 +16,6 @@ def learner_and_segments():
     for actor in actors:
         actor.set_model(learner.get_model())
     return learner, [actor.get_trajectory_segment() for actor in actors]
-
-
-def test_segments_are_joined_along_their_environments():
-    _, segments = learner_and_segments()
-    rollout = join_segments(segments)
-    assert rollout.states.shape == (8, 4, 4)
-    assert rollout.actions.shape == (8, 4)
-    for name, tensor in vars(rollout).items():
-        for number, segment in enumerate(segments):
-            assert np.array_equal(tensor[:, 2 * number : 2 * number + 2].numpy(), segment.arrays[name])
 
 
 def test_every_change_of_the_weights_raises_the_version():

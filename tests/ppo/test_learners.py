@@ -120,25 +120,28 @@ def start_learners(*options):
     return [start(ACTORS, *options, env=ENVIRONMENT | shared | {"RANK": str(rank)}) for rank in range(2)]
 
 
+def finish(learners):
+    """Wait for the learners to end."""
+    for learner in learners:
+        assert learner.communicate()[1] == ""
+        assert learner.returncode == 0
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """Folder of a run of two learners that torchrun has started."""
+    """Folder of a run of two learners."""
     runs_dir = tmp_path_factory.mktemp("uninterrupted")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    options = map(str, (PROJECT / ACTORS, *POLE, "--stop-after", LAST, "--runs-dir", runs_dir))
-    process = subprocess.run([*torchrun, *options], env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
-    assert process.returncode == 0, process.stderr
-    assert "torchrun --nproc-per-node 2 " in process.stdout + process.stderr  # the command to continue
+    finish(start_learners(*POLE, "--stop-after", LAST, "--runs-dir", runs_dir))
     return folder(runs_dir)
 
 
-@pytest.mark.slow
-def test_a_checkpoint_has_the_actors_and_episodes_of_all_learners(uninterrupted):
-    states = checkpoint_of(uninterrupted)["source"]["actors"]
-    assert [state["steps_done"] for state in states] == [LAST // 4] * 4
-    assert len({state["snapshot"]["states"].numpy().tobytes() for state in states}) == 4
-    lengths = [int(row[3]) for row in episodes_of(uninterrupted)[1:]]
-    assert 0.7 * LAST < sum(lengths) < LAST  # the others have not ended
+@pytest.mark.long
+def test_torchrun_starts_the_learners(tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    options = map(str, (PROJECT / ACTORS, *POLE, "--stop-after", LAST, "--runs-dir", tmp_path))
+    process = subprocess.run([*torchrun, *options], env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr
+    assert "torchrun --nproc-per-node 2 " in process.stdout + process.stderr  # the command to continue
 
 
 @pytest.mark.slow
@@ -154,19 +157,19 @@ def test_the_learners_end_together_and_resume_bit_for_bit(uninterrupted, tmp_pat
     else:
         first.communicate()
         assert (first.returncode, second.returncode, stderr) == (130, 0, "")
-    for learner in start_learners(*resuming(folder(tmp_path)), "--stop-after", LAST):
-        assert learner.communicate()[1] == ""
-        assert learner.returncode == 0
-    assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
-    assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))
+    finish(start_learners(*resuming(folder(tmp_path)), "--stop-after", LAST))
+    saved, episodes = checkpoint_of(uninterrupted), episodes_of(uninterrupted)
+    assert differences(saved, checkpoint_of(folder(tmp_path))) == []
+    assert episodes == episodes_of(folder(tmp_path))
+    # It has the actors and the episodes of both learners. Some steps belong to episodes that have not ended.
+    assert [state["steps_done"] for state in saved["source"]["actors"]] == [LAST // 4] * 4
+    assert len({state["snapshot"]["states"].numpy().tobytes() for state in saved["source"]["actors"]}) == 4
+    assert 0.7 * LAST < sum(int(row[3]) for row in episodes[1:]) < LAST
 
 
-def test_learners_that_cannot_share_the_environments_are_refused():
+def test_learners_that_cannot_share_the_environments_and_more_learners_than_gpus_are_refused(monkeypatch):
     with pytest.raises(UsageError, match="3 learners cannot share 4 environments"):
         ActorSettings("CartPole-v1", envs=4, actors=1, rollout=16, seed=1, learners=3)
-
-
-def test_more_learners_than_gpus_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

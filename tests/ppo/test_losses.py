@@ -24,7 +24,7 @@ def test_advantages_worked_by_hand():
     assert losses.estimate_advantages(rollout, 0.5, 0.2).flatten().tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_advantages_agree_with_the_slow_twins(seed):
     rng = np.random.default_rng(seed)
     rewards, values, next_values = rng.normal(size=(3, 20, 4)).tolist()

@@ -44,15 +44,9 @@ def played():
     return {}
 
 
-@pytest.mark.parametrize(("supported", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
-def test_each_actor_decides_by_its_own_machine_whether_it_uses_bfloat16(monkeypatch, supported, dtype):
-    monkeypatch.setattr(actor_module, "has_fast_bfloat16", lambda device: supported)
-    assert PPOActor(acting_of(env_name="PongNoFrameskip-v4", bfloat16=True), 0)._model.body.dtype == dtype
-
-
 @pytest.mark.parametrize(
     ("engine", "address", "cpus", "threads"),
-    [("ray", None, 2.0, 8), ("ray", "h:1", 0.5, 1), ("ray", "h:1", 3.0, 3), ("process", None, 3.0, 8)],
+    [("ray", "h:1", 0.5, 1), ("ray", "h:1", 3.0, 3), ("process", None, 3.0, 8)],
 )
 def test_an_actor_on_ray_steps_games_with_the_cpus_that_it_has(monkeypatch, engine, address, cpus, threads):
     used = []
@@ -71,22 +65,15 @@ def test_a_segment_stays_valid_while_the_next_one_is_played():
     assert not np.array_equal(first.arrays["states"], second.arrays["states"])
 
 
-@pytest.mark.parametrize(("env_name", "rollout"), [("fakes:ShortPong-v0", 128), ("fakes:Coded-v0", 16)])
-def test_stacks_of_frames_that_are_sent_once_are_the_real_states(env_name, rollout):
-    """Episodes of ShortPong are truncated after 100 steps; those of Coded have 2 to 9."""
-    acting = acting_of(env_name=env_name, envs=2, actors=1, rollout=rollout)
-    actor = PPOActor(acting, 0)
+def test_stacks_of_frames_that_are_sent_once_are_the_real_states():
+    """Episodes of Coded have 2 to 9 steps."""
+    actor = PPOActor(acting_of(env_name="fakes:Coded-v0", envs=2, actors=1), 0)
     for _ in range(3):
         segment = actor.get_trajectory_segment()
         states, found = actor._rollout.states, join_segments([segment]).states  # the actor keeps its stacks
         assert segment.arrays["ended"].any()
         assert torch.equal(states, found)
-
-
-def test_a_step_of_pong_takes_at_most_7500_bytes():
-    acting = acting_of(env_name="PongNoFrameskip-v4", envs=2, actors=1, rollout=64)
-    segment = PPOActor(acting, 0).get_trajectory_segment()
-    assert len(pickle.dumps(segment, pickle.HIGHEST_PROTOCOL)) <= 7500 * segment.steps
+        assert len(pickle.dumps(segment)) < 1.6 * 84 * 84 * segment.steps
 
 
 def test_a_model_that_actors_do_not_have_is_refused():
@@ -156,9 +143,8 @@ def test_episodes_come_in_the_order_of_one_sampler():
     assert len(found) == 4 * (2 * 16 // 6)  # Catch's last six steps
 
 
-@pytest.mark.parametrize("restart", [10**6, 64])
-def test_resumed_and_closed_segments_continue_bit_for_bit(monkeypatch, restart):
-    monkeypatch.setattr(Sampler, "RESEED_EVERY", restart)
+def test_resumed_and_closed_segments_continue_bit_for_bit(monkeypatch):
+    monkeypatch.setattr(Sampler, "RESEED_EVERY", 64)  # some environments are reset in the first rollouts
     acting = acting_of(env_name="CartPole-v1")
     learner = learner_of(acting)
     whole, closed, resumed = (Segments(acting, learner) for _ in range(3))
