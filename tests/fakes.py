@@ -25,8 +25,6 @@ from lib.actors.engines import Engine
 from lib.actors.fleet import Fleet
 from lib.actors.worker import Lost, Weights
 from lib.envs import vector_env
-from lib.experience.ring import Ring
-from lib.experience.stream import ExperienceStream
 
 ZOOM = 12  # turns Catch's 7 x 7 grid into an image of 84 x 84 pixels
 
@@ -765,24 +763,3 @@ def first_states(env_id: str, num_envs: int = 4) -> tuple[spaces.Box, np.ndarray
     """Return the observation space of some environments, and their first states, (num_envs, ...)."""
     envs = vector_env.make_vector_env(env_id, num_envs)
     return envs.single_observation_space, envs.reset(seed=1)[0]
-
-
-class RandomPlay:
-    """Agent that plays random actions of Pong."""
-
-    def __init__(self) -> None:
-        self.rng = np.random.default_rng(0)
-
-    def initial_state(self) -> None:
-        return None
-
-    def __call__(self, states, agent_states):
-        return self.rng.integers(0, 6, len(states)), agent_states
-
-
-def pong_ring() -> Ring:
-    """Return a ring filled with 1,000 steps of random play on Pong."""
-    envs = vector_env.make_vector_env("PongNoFrameskip-v4", 4)
-    ring = Ring.for_source(ExperienceStream(envs, RandomPlay(), seed=3), 1000, gamma=0.99)
-    ring.populate(1000)
-    return ring

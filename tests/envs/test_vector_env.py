@@ -169,17 +169,6 @@ def test_no_environments_and_processes_of_atari_games_are_refused():
         vector_env.make_vector_env(PONG, 2, processes=True)
 
 
-@pytest.mark.slow
-def test_sticky_actions_depend_on_the_seed():
-    def play(seed):
-        envs = unclipped("ALE/Pong-v5", 1, noop_max=0)
-        envs.reset(seed=seed)
-        return np.concatenate([envs.step(np.array([2 + step // 3 % 2]))[0] for step in range(60)])
-
-    assert np.array_equal(play(1), play(1))
-    assert not np.array_equal(play(1), play(2))
-
-
 def test_a_game_has_the_action_space_with_which_it_is_registered(register):
     game = gym.spec(PONG).kwargs | {"full_action_space": True}
     register("FullPong-v0", "ale_py.env:AtariEnv", kwargs=game)

@@ -9,7 +9,6 @@ import torch
 from gymnasium import spaces
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fakes import Counting
 from lib.envs.masks import MaskedBox
 from lib.nets.encoders import NormalisingEncoder, VectorEncoder
 from lib.ppo import fast, update
@@ -17,8 +16,7 @@ from lib.ppo.actor import Segment
 from lib.ppo.fast import FastModel
 from lib.ppo.learner import PPOLearner
 from lib.ppo.model import Model
-from lib.ppo.rollout import Agent, Sampler
-from ppo_setup import random_rollout, trainer_of, vectorised
+from ppo_setup import random_rollout, trainer_of
 
 SPACE = spaces.Box(-1.0, 1.0, (5,))
 BOARD = spaces.Box(-1.0, 1.0, (3, 6, 6))
@@ -90,22 +88,3 @@ def test_an_update_mixes_no_devices(space, kind, settings):
     learner = PPOLearner(trainer)
     for _ in range(2):  # the second time, the segment is older than the weights
         learner.train([Segment(0, arrays, [], 0, 1.0)])
-
-
-def test_acting_copies_only_actions_back_before_a_rollout_ends(monkeypatch):
-    envs = vectorised(lambda: Counting(5, truncates=True), 3)
-    copies = []
-    sampler = Sampler(envs, Agent(Model(envs.single_observation_space, 2).to("meta"), "meta"), 8)
-    rollout = sampler.empty()
-
-    def to_cpu(tensor):
-        copies.append(tensor.dtype)
-        return torch.zeros(tensor.shape, dtype=tensor.dtype)
-
-    filled = []
-    monkeypatch.setattr(torch.Tensor, "cpu", to_cpu)
-    monkeypatch.setattr(torch.Tensor, "copy_", lambda self, other, *_: filled.append(other.device.type) or self)
-    sampler._play(rollout)  # autocast knows no device `meta`
-    actions, values = torch.int64, torch.float32
-    assert copies == [*[actions] * 5, values, *[actions] * 3, values]  # values of truncated and of the last states
-    assert filled.count("meta") == 2  # log-probabilities and values of the whole rollout

@@ -1,5 +1,6 @@
+"""Steps that older weights have played."""
+
 import torch
-from gymnasium import spaces
 
 from lib.ppo.actor import ActorSettings, PPOActor
 from lib.ppo.fast import FastModel
@@ -7,33 +8,14 @@ from lib.ppo.learner import PPOLearner, join_segments
 from ppo_setup import trainer_of
 
 
-def learner_and_segments():
-    """A learner, and a segment of its weights by each of two actors with two environments of CartPole."""
+def test_steps_of_older_weights_get_present_values_and_truncated_ratios():
     acting = ActorSettings("CartPole-v1", envs=4, actors=2, rollout=8, seed=5)
     torch.manual_seed(0)
     learner = PPOLearner(trainer_of(FastModel(acting.facts.space, acting.facts.action_space), minibatch=16))
     actors = [PPOActor(acting, index) for index in range(2)]
     for actor in actors:
         actor.set_model(learner.get_model())
-    return learner, [actor.get_trajectory_segment() for actor in actors]
-
-
-def test_every_change_of_the_weights_raises_the_version():
-    learner, segments = learner_and_segments()
-    assert learner.get_model().version == 0
-    before = {name: tensor.clone() for name, tensor in learner.get_model().tensors.items()}
-    learner.train(segments)
-    weights = learner.get_model()
-    assert weights.version == 1
-    assert not torch.equal(weights.tensors["policy.weight"], before["policy.weight"])
-    restored = PPOLearner(trainer_of(FastModel(spaces.Box(-1.0, 1.0, (4,)), 2)))
-    restored.load_state_dict(learner.state_dict())
-    assert restored.version == 1
-
-
-def test_steps_of_older_weights_get_present_values_and_truncated_ratios():
-    learner, segments = learner_and_segments()
-    rollout = join_segments(segments)
+    rollout = join_segments([actor.get_trajectory_segment() for actor in actors])
     played = {name: tensor.clone() for name, tensor in vars(rollout).items()}
     same, ones = learner.trainer.reevaluated(rollout)
     assert torch.allclose(ones, torch.ones(8, 4), atol=1e-5)

@@ -4,7 +4,6 @@ import torch
 from gymnasium import spaces
 
 from lib.ppo.fast import FastModel
-from lib.ppo.model import Model
 
 IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 
@@ -61,25 +60,6 @@ def test_values_stay_the_same_when_the_statistics_of_the_returns_change():
             assert torch.allclose(model(states)[1], before, atol=1e-4)
         assert model.return_mean.item() == pytest.approx(torch.stack(seen).mean().item(), abs=1e-4)
         assert model.return_std.item() == pytest.approx(torch.stack(seen).std(correction=0).item(), rel=1e-4)
-
-
-def test_the_textbook_network_is_that_of_the_paper():
-    model = Model(IMAGES, 6)
-    shapes = [tuple(weights.shape) for weights in model.parameters() if weights.ndim > 1]
-    assert shapes == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (512, 3136), (6, 512), (1, 512)]
-    states = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
-    features = states / 255
-    for layer in [layer for layer in model.body.modules() if not list(layer.children())]:
-        features = layer(features)
-    logits, values = model(states)
-    assert torch.allclose(logits, model.policy(features), atol=1e-6)
-    assert torch.allclose(values, model.value(features).squeeze(1), atol=1e-6)
-
-
-def test_for_vectors_policy_and_values_share_no_weights():
-    model = Model(spaces.Box(-1.0, 1.0, (3,)), 2)
-    model(torch.randn(4, 3))[1].sum().backward()
-    assert all(weights.grad is None for weights in (*model.body.parameters(), *model.policy.parameters()))
 
 
 @pytest.mark.parametrize("factor", [10.0, 0.1])

@@ -11,9 +11,7 @@ import torch
 from lib.actors import fleet
 from lib.actors.engines import InlineEngine
 from lib.actors.worker import Lost
-from lib.envs import vector_env
 from lib.errors import UsageError
-from lib.ppo import actor as actor_module
 from lib.ppo.actor import ActorSettings, PPOActor
 from lib.ppo.fast import FastModel
 from lib.ppo.learner import PPOLearner, join_segments
@@ -42,18 +40,6 @@ def acting_of(**options):
 def played():
     """Digests of the steps that actors have played, by the number of actors and the update."""
     return {}
-
-
-@pytest.mark.parametrize(
-    ("engine", "address", "cpus", "threads"),
-    [("ray", "h:1", 0.5, 1), ("ray", "h:1", 3.0, 3), ("process", None, 3.0, 8)],
-)
-def test_an_actor_on_ray_steps_games_with_the_cpus_that_it_has(monkeypatch, engine, address, cpus, threads):
-    used = []
-    monkeypatch.setattr(vector_env, "make_vector_env", lambda env_id, num_envs, threads, **_: used.append(threads))
-    monkeypatch.setattr(actor_module, "cores", lambda: 16)
-    acting_of(engine=engine, address=address, cpus=cpus).make_envs(2)
-    assert used == [threads]
 
 
 def test_a_segment_stays_valid_while_the_next_one_is_played():
