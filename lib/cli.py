@@ -74,7 +74,7 @@ def parser(
         named: name of the script's own option whose value is appended to the script's name in run names.
     """
     summary = (doc or "").split("\n\n")[0]
-    parser = Parser(description=summary, allow_abbrev=False, formatter_class=_Help)
+    parser = Parser(description=summary, usage="%(prog)s [options]", allow_abbrev=False, formatter_class=_Help)
     parser.hyperparams = hyperparams
     parser.named = named
     group = parser.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
@@ -93,7 +93,7 @@ def parser(
     add("--init", metavar="MODEL", help="start with the weights of this run or model, such as models/pong")
     add("--runs-dir", metavar="DIR", type=Path, help="folder of the runs (default: runs/)")
     add("--evaluate-every", metavar="STEPS", type=positive, help="agent steps between evaluations of ten episodes")
-    add("--record-every", metavar="N", type=positive, help="record every N-th training episode as a video")
+    add("--record-every", metavar="N", type=positive, help="film every N-th training episode; the last 20 are kept")
     add("--quiet", action="store_true", help="hide the progress bars and lines about episodes")
     add("--track", choices=TRACKERS, help="send the run to this tracker as well")
     return parser

@@ -122,6 +122,7 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
     Raises:
         UsageError: if a name does not exist, or no run is left.
     """
+    names = [name for name in names if Path(name).name != "README.md"] or names  # runs/* matches the folder's own page
     runs: dict[Path, Run] = {}
     reasons = []
     for name in names:

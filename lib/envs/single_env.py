@@ -178,9 +178,7 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
     modes = env.metadata.get("render_modes", [])
     if render_mode is not None and render_mode not in modes:
         env.close()
-        raise UsageError(
-            f"{env_id} cannot be shown: its render_modes are {modes}, and {render_mode!r} is not one of them"
-        )
+        raise UsageError(f"{env_id} cannot be shown: its metadata['render_modes'] are {modes}, without {render_mode!r}")
     return env
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import difflib
 import json
 import re
 import sys
@@ -263,7 +264,9 @@ def _params(kind: type[RunParameters], fields: Values, assignments: Sequence[str
         if equals and name in settings:
             values[name] = text if settings[name].types == (str,) else plain(text)
         elif assignment != "help":
-            raise UsageError(f"--set takes FIELD=VALUE, not {assignment!r}; the fields are {', '.join(settings)}")
+            close = difflib.get_close_matches(name, settings, 1)
+            hint = f"did you mean {close[0]}=...?" if close else f"the fields are {', '.join(settings)}"
+            raise UsageError(f"--set takes FIELD=VALUE, not {assignment!r}; {hint}")
     try:
         params = kind(**{**fields, **values})
     except ValueError as error:

@@ -47,7 +47,7 @@ class Screen:
     """
 
     # Seconds between two lines about episodes, and between two states of the run.
-    TERMINAL, FILE = (1.0, 0.5), (10.0, 30.0)
+    TERMINAL, FILE = (5.0, 0.5), (10.0, 30.0)
 
     def __init__(self, episodes: Episodes, speed: Speed, warm_up: int, step_limit: int, time_limit: float | None):
         self.episodes, self.speed = episodes, speed

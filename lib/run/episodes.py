@@ -204,9 +204,14 @@ def format_return(value: float) -> str:
     return f"{value:.3g}" if 1e-9 < abs(value) < 0.01 or abs(value) >= 1e9 else f"{value:.2f}"
 
 
+def episode_videos(run: Path) -> list[tuple[int, Path]]:
+    """List the videos of training as (number of the episode, path), oldest first."""
+    named = ((re.fullmatch(r"episode-(\d+)-return-.*\.webm", path.name), path) for path in (run / VIDEOS).glob("*"))
+    return sorted((int(match[1]), path) for match, path in named if match)
+
+
 def remove_videos(run: Path, number: int) -> None:
     """Remove the videos of episodes after `number`, which a resumed run will record again."""
-    for path in (run / VIDEOS).glob("episode-*.webm"):
-        match = re.fullmatch(r"episode-(\d+)-return-.*\.webm", path.name)
-        if match and int(match[1]) > number:
+    for episode, path in episode_videos(run):
+        if episode > number:
             path.unlink()

@@ -107,10 +107,10 @@ class Speed:
         """Return a table of the seconds of training, one line per part."""
         parts, (steps, seconds) = self.parts, self.training
         parts["rest"] = max(0.0, seconds - sum(parts.values()))
-        lines = [f"{'part':<12}{'seconds':>10}{'share':>8}{'ms/step':>11}"]
+        lines = [f"{'part':<12}{'seconds':>10}{'share':>8}{'µs/step':>11}"]
         for part, spent in parts.items():
             share = spent / seconds if seconds else 0.0
-            lines.append(f"{part:<12}{spent:>10.1f}{share:>8.1%}{1000 * spent / max(1, steps):>11.2f}")
+            lines.append(f"{part:<12}{spent:>10.1f}{share:>8.1%}{1e6 * spent / max(1, steps):>11,.0f}")
         return "\n".join(lines)
 
     def _run_started(self) -> None:

@@ -23,7 +23,7 @@ from lib.envs.atari import frame_skip, is_atari, reset_with_no_ops
 from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
 from lib.experience.episodes import Episode, EpisodeTrace
-from lib.run.episodes import VIDEOS, Episodes
+from lib.run.episodes import VIDEOS, Episodes, episode_videos
 from lib.run.evaluation import Untimed
 from lib.system.log import silent_stderr
 from lib.system.seeds import undisturbed
@@ -37,6 +37,7 @@ ATARI_FRAMES_PER_SECOND = 60
 DEFAULT_FRAMES_PER_SECOND = 30
 
 MAX_KEPT_ENVS = 64
+MAX_KEPT_VIDEOS = 20  # older ones of the run are removed
 
 FrameSink = Callable[[np.ndarray], object]
 
@@ -289,6 +290,8 @@ class Recorder:
             else:
                 path = video.keep(f"episode-{number}-return-{episode.total:.7g}.webm")
                 self.on_video(path)
+                for _, old in episode_videos(self.run)[:-MAX_KEPT_VIDEOS]:
+                    old.unlink()
                 return f"{VIDEOS}/{path.name}"
         return ""
 

@@ -114,4 +114,4 @@ def without_folder(word: str) -> str:
 
 def install_command(extra: str) -> str:
     """Return the command that installs one of the project's extras, from any folder."""
-    return f"pip install -e {shlex.quote(f'{PROJECT}[{extra}]')}"
+    return shlex.join([sys.executable, "-m", "pip", "install", "-e", f"{PROJECT}[{extra}]"])

@@ -166,7 +166,8 @@ def test_the_page_is_written_to_the_folder_of_one_run_and_to_a_new_one_for_sever
     one, new = make_run(tmp_path / "one"), make_run(tmp_path / "new", episodes=0)
     assert answer(REPORT, one) == f"{one / 'report.html'}\n"
     assert answer(REPORT, one, make_run(tmp_path / "two")) == f"{Path('report') / 'report.html'}\n"
-    code, _, errors = ends(REPORT, one, new, "--output", tmp_path / "other" / "folder")
+    (tmp_path / "README.md").touch()  # runs/* matches one
+    code, _, errors = ends(REPORT, one, new, tmp_path / "README.md", "--output", tmp_path / "other" / "folder")
     assert (code, errors.count("\n")) == (0, 1)
     assert errors.strip() in Page((tmp_path / "other" / "folder" / "report.html").read_text()).text
 

@@ -73,7 +73,7 @@ def test_the_parts_are_those_of_training_and_add_up(monkeypatch):
     assert clocked.speed.parts == {"act": 0.0, "environment": 0.0, "sample": 0.0, "learn": 0.0}
     speed = clocked.run(20)
     assert speed.parts["act"] == pytest.approx(5.0)
-    assert re.search(r"^act +5\.0 +25\.0% +263\.16$", speed.table(), re.M)
+    assert re.search(r"^act +5\.0 +25\.0% +263,158$", speed.table(), re.M)
     assert re.search(r"^rest ", speed.table(), re.M)
 
 

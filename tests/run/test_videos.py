@@ -246,6 +246,13 @@ def test_every_third_episode_is_recorded_outside_of_the_training_time(tmp_path):
     assert [path.name for path in recording.announced] == [third, sixth]
 
 
+def test_only_the_newest_videos_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(videos, "MAX_KEPT_VIDEOS", 2)
+    recording, episode = Recording(tmp_path), catch_episode()
+    names = [recording.finish(episode) for _ in range(11)]
+    assert recording.files == set(names[-2:])
+
+
 @pytest.mark.parametrize("difference", ["total", "length", "last_state", "longer"])
 def test_an_episode_that_differs_in_its_replay_has_no_video(tmp_path, caplog, difference):
     recording, episode = Recording(tmp_path), catch_episode()
