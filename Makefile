@@ -56,7 +56,7 @@ $(DEV): $(READY) requirements-dev.lock
 
 # TensorBoard runs in the background and ends with the training, even if that is killed. The training saves and ends if
 # make is killed.
-train: $(READY)  ## solve Pong and show it in TensorBoard; options: ARGS="--seed 2 ..." and PORT=7000
+train: $(READY)  ## solve Pong; options: ARGS="--seed 2 ..." and PORT=7000
 	@mkdir -p runs; training=$$$$; make=$$PPID; log=runs/tensorboard-$$$$.log; ( trap '' INT HUP; \
 	  $(TENSORBOARD) >$$log 2>&1 & page=$$!; address=; ended=; asked=; \
 	  while kill -0 $$training 2>/dev/null; do \
@@ -68,10 +68,10 @@ train: $(READY)  ## solve Pong and show it in TensorBoard; options: ARGS="--seed
 	  kill $$page 2>/dev/null; rm -f $$log ) & \
 	echo "Starting; importing PyTorch takes some seconds ..."; exec $(BIN)/python distributed/03_ppo_actors.py $(ARGS)
 
-play: $(READY)  ## watch the newest run's agent, or models/pong if there is no run; RUN=... or ARGS="--scores"
+play: $(READY)  ## watch the newest agent; RUN=... and ARGS="--scores"
 	$(BIN)/python tools/play.py "$(RUN)" $(ARGS)
 
-tensorboard: $(READY)  ## show all runs, at PORT or the first free port from 6006 on
+tensorboard: $(READY)  ## show all runs, at PORT or from 6006 on
 	@mkdir -p runs
 	$(TENSORBOARD)
 
@@ -84,14 +84,14 @@ test: lint $(BROWSER)  ## format, lint, types and all tests but the long ones: 6
 test-long: $(DEV)  ## the long tests, which make test leaves out
 	$(BIN)/python -m pytest -m long $(ARGS)
 
-docs-check: $(READY)  ## compare the pages with the results, check links and count words
+docs-check: $(READY)  ## check the pages: figures, commands, links, words
 	$(BIN)/python benchmarks/check_docs.py
 
 $(DOCS): $(READY) requirements-docs.lock
 	$(BIN)/python -m pip install --quiet --requirement requirements-docs.lock
 	@touch $@
 
-site: $(DOCS)  ## make a site of the pages, with a search: build/site/index.html
+site: $(DOCS)  ## the pages as a site: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	@echo "Open build/site/index.html in a browser."
 
@@ -107,14 +107,14 @@ lint: $(DEV)  ## format, lint and types
 	@echo "mypy: the program, and at the same time its tests and benchmarks"
 	@$(BIN)/python -m mypy & program=$$!; $(BIN)/python -m mypy --config-file tests/mypy.ini; tests=$$?; wait $$program && exit $$tests
 
-ladder: $(READY)  ## table of the scripts: parent, changed lines, what stays the same, lines to read, speed
+ladder: $(READY)  ## the scripts: changed lines, lines to read, speed
 	@$(BIN)/python benchmarks/ladder.py
 
-bench: $(READY)  ## measure; ARGS="run chapter09" (20 minutes), ARGS=tables, or the list of experiments
+bench: $(READY)  ## measure; ARGS="run chapter09", ARGS=tables, or a list
 	$(BIN)/python benchmarks/bench.py $(or $(ARGS),list)
 
 # torch's accelerator packages are left out, because each build of torch installs its own.
-lock:  ## write the newest versions that setup.cfg allows into requirements*.lock
+lock:  ## write the newest versions into requirements*.lock
 	rm -rf .lock && $(PYTHON) -m venv .lock
 	.lock/bin/python -m pip install --quiet .
 	$(FREEZE) >requirements.lock

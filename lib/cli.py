@@ -89,7 +89,7 @@ def parser(
     add("--set", metavar="FIELD=VALUE", action="append", help="change a hyperparameter; --set help explains them")
     add("--stop-after", metavar="STEPS", type=positive, help="stop at this agent step (default: max_steps)")
     add("--time-limit", metavar="SECONDS", type=positive, help="stop the process after this time (default: none)")
-    add("--resume", metavar="RUN", help="resume a run, given by its folder or the folder's name")
+    add("--resume", metavar="RUN", help="resume a run: its folder, the folder's name, or last")
     add("--init", metavar="MODEL", help="start with the weights of this run or model, such as models/pong")
     add("--runs-dir", metavar="DIR", type=Path, help="folder of the runs (default: runs/)")
     add("--evaluate-every", metavar="STEPS", type=positive, help="agent steps between evaluations of ten episodes")
@@ -150,7 +150,7 @@ def checkpoint_tool(doc: str | None) -> Parser:
     """Return the parser of a tool that reads a run's checkpoint: run, env-id, network, checkpoint; see `run_args`."""
     parser = runs_tool(doc)
     add = parser.add_argument
-    add("run", metavar="RUN", help="the run's folder, or its name in --runs-dir")
+    add("run", metavar="RUN", help="the run's folder, its name in --runs-dir, or last")
     add("--env-id", metavar="ID", help="id of the run's environment, needed if it has a module, which is imported")
     network_help = "class or function that builds the run's own network from observation space and number of actions"
     add("--network", metavar="FILE.py:NAME", help=network_help)

@@ -160,7 +160,7 @@ def in_use(run: Path) -> bool:
 def find(name: str, runs_dir: Path) -> Path:
     """Return the folder of a run, given by its path or by its name in runs_dir.
 
-    A path may also begin in the project's folder, such as models/pong.
+    A path may also begin in the project's folder, such as models/pong, and "last" is the newest run in runs_dir.
     """
     path = next((path for path in places(name, runs_dir) if path.is_dir()), None)
     if path is None:
@@ -172,7 +172,8 @@ def find(name: str, runs_dir: Path) -> Path:
 
 def places(name: str, runs_dir: Path) -> tuple[Path, ...]:
     """Return the paths that a run's name may stand for, in the order in which they are tried."""
-    return Path(name), runs_dir / name, files.PROJECT / name
+    started = sorted(runs_dir.glob("*/params.json"), key=lambda file: file.stat().st_mtime) if name == "last" else []
+    return Path(name), runs_dir / name, files.PROJECT / name, *(file.parent for file in started[-1:])
 
 
 def trusted_id(run: Path, env_id: str, given: str | None) -> str:

@@ -1,6 +1,7 @@
 """Run folders: names, JSON files, files that grow, how runs are found, and the commit."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -102,6 +103,10 @@ def test_a_run_is_found_by_its_name_or_path_and_a_model_from_any_folder(tmp_path
     for name, reason in (("runs", "is not a run: it has no params.json"), ("b", "there is no run folder 'b'")):
         with pytest.raises(UsageError, match=reason):
             find(name, runs_dir)
+    (runs_dir / "0").mkdir()
+    (runs_dir / "0/params.json").write_text("{}")
+    os.utime(runs_dir / "a/params.json", (1, 1))
+    assert find("last", runs_dir) == runs_dir / "0"
 
 
 def test_a_module_that_only_the_run_names_is_quoted_because_a_stranger_may_have_chosen_it(tmp_path):
