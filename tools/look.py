@@ -67,8 +67,12 @@ def main() -> None:
     steps = rewards.total()
     shown = [f"{reward:g} ({count / steps:.2%})" for reward, count in rewards.most_common(MOST_REWARDS)]
     more = f", and {len(rewards) - MOST_REWARDS} others" if len(rewards) > MOST_REWARDS else ""
+    text = ", ".join(shown) + more
+    if len(rewards) > steps / 2:  # real numbers, which hardly repeat
+        low, *middle, high = (f"{each:.3g}" for each in np.quantile([*rewards.elements()], (0, 0.25, 0.5, 0.75, 1)))
+        text = f"{low} to {high}, quartiles {', '.join(middle)}"
     error = f" ± {np.std(returns, ddof=1) / len(returns) ** 0.5:.2g}" if len(returns) > 1 else ""
-    print(f"rewards       {', '.join(shown)}{more}")
+    print(f"rewards       {text}")
     if names:
         print(f"legal         {np.mean(legal):.0%} of the actions, on average")
     print(f"length        mean {np.mean(lengths):.0f} steps, {min(lengths)} to {max(lengths)}")

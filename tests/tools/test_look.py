@@ -29,6 +29,7 @@ def test_look_prints_spaces_rewards_lengths_and_returns(look):
     assert re.fullmatch(r"[\d,]+ steps/s", seen["speed"])
     assert look("fakes:Vector-info-v0", "--episodes", 10)["legal"].startswith("80%")  # an illegal one would raise
     assert "±" not in look("fakes:Vector-v0", "--episodes", 1)["return"]
+    assert re.fullmatch(r"-\S+ to -\S+, quartiles( -\S+){3}", look("Pendulum-v1", "--episodes", 1)["rewards"])
 
 
 def test_the_return_of_an_episode_that_is_cut_counts_unclipped_rewards(look, monkeypatch):
