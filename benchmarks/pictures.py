@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments import CHAPTER08, CHAPTER09, EQUAL, EXPERIMENTS, MINUTES, STEP_PENALTY
+from experiments import BASELINE, CHAPTER08, CHAPTER09, EQUAL, EXPERIMENTS, MINUTES, STEP_PENALTY
 from lib.envs.single_env import reward_threshold
 from results import PROJECT, curves, rounds, runs
 from tables import by_variant, minutes
@@ -30,7 +30,7 @@ STEP_PARTS = {  # parts of a step, as in results/runs.csv, with their labels
 
 def axes_of(name: str, width: float, height: float, columns: int = 1, **options: Any) -> tuple[Any, Callable[[], None]]:
     """Return the axes of a new picture, and a function that saves it as docs/pictures/<name>.png."""
-    figure, axes = plt.subplots(1, columns, figsize=(width, height), layout="constrained", **options)
+    figure, axes = plt.subplots(ncols=columns, figsize=(width, height), layout="constrained", **options)
 
     def save() -> None:
         for each in figure.axes:
@@ -49,7 +49,7 @@ def draw_seeds(axes: Axes, points: pd.DataFrame, x: str, names: Iterable[str] = 
             axes.plot(curve[x], curve["value"], label=label, color=f"C{number % 10}", linewidth=1)
 
 
-def draw_ranges(axes: Axes, points: pd.DataFrame, x: str, names: Mapping[str, str], complete: bool = False) -> None:
+def draw_ranges(axes: Axes, points: pd.DataFrame, x: str, names: Mapping[str, str]) -> None:
     """Draw the mean of the seeds and their range, in one colour per variant.
 
     Args:
@@ -57,14 +57,26 @@ def draw_ranges(axes: Axes, points: pd.DataFrame, x: str, names: Mapping[str, st
         points: the curves.
         x: "step" or "seconds".
         names: label of each variant.
-        complete: leave out points that a seed lacks.
     """
     for variant, label in names.items():
         own = points[points["variant"] == variant].pivot(index=x, columns="seed", values="value")
-        own = own.dropna() if complete else own
         if len(own):
             [line] = axes.plot(own.index, own.mean(axis=1), label=label)
             axes.fill_between(own.index, own.min(axis=1), own.max(axis=1), color=line.get_color(), alpha=0.15)
+
+
+def draw_panels(name: str, points: pd.DataFrame, label: str, variants: Sequence[str], baseline: str) -> None:
+    """Draw every seed's return against x, one panel a variant, with the baseline in grey. `label` says what x is."""
+    columns = math.ceil(len(variants) / 2)
+    panels, save = axes_of(name, 10, 4.6, columns, nrows=2, sharex=True, sharey=True)
+    for axes, variant in zip(panels.flat, variants, strict=True):
+        for shown, color in ((baseline, "darkgrey"), (variant, "C0")):
+            for _, curve in points[points["variant"] == shown].groupby("seed"):
+                axes.plot(curve["x"], curve["value"], color=color, linewidth=1.2)
+        axes.set_title(variant, fontsize=9)
+    panels[0, 0].figure.supxlabel(f"{label} ({baseline} in grey)", fontsize=10)
+    panels[0, 0].figure.supylabel("mean return", fontsize=10)
+    save()
 
 
 def draw_pong(experiment: str, name: str) -> None:
@@ -108,11 +120,10 @@ def draw_peers() -> None:
 
 def draw_chapter08() -> None:
     """Draw the mean return of chapter 8's variants against steps, as chapter08-pong.png."""
-    axes, save = axes_of("chapter08-pong", 8, 4)
-    draw_ranges(axes, curves("chapter08", "return"), "step", {name: name for name in CHAPTER08}, complete=True)
-    axes.set(xlabel="agent steps", ylabel="mean return")
-    axes.legend(fontsize="x-small")
-    save()
+    points = curves("chapter08", "return").dropna(subset="value")
+    points = points.assign(x=points["step"] / 1000)
+    basic, *others = CHAPTER08
+    draw_panels("chapter08-pong", points, "thousand agent steps", others, basic)
 
 
 def draw_overestimation() -> None:
@@ -169,19 +180,14 @@ def draw_sweep() -> None:
 
 
 def draw_minutes() -> None:
-    """Draw the mean return of chapter 9's rungs against minutes and against steps, as chapter09-minutes.png."""
+    """Draw the mean return of chapter 9's rungs against minutes, as chapter09-minutes.png."""
     rungs, speeds = minutes()
     points = curves("minutes", "mean_100")
     copies = [points[points["variant"] == EQUAL.get(rung, rung)].assign(variant=rung) for rung in rungs]
     points = pd.concat(copies)
-    speed = points["variant"].map(speeds.median())
-    (left, right), save = axes_of("chapter09-minutes", 10, 3.8, 2, sharey=True)
-    draw_seeds(left, points.assign(minutes=points["step"] / speed / 60), "minutes", rungs)
-    draw_seeds(right, points.assign(steps=points["step"] / 1000), "steps", rungs)
-    left.set(xlabel="minutes", ylabel="mean return of the last 100 games")
-    right.set(xlabel="thousand agent steps")
-    right.legend(fontsize=8)
-    save()
+    points = points.assign(x=points["step"] / points["variant"].map(speeds.median()) / 60)
+    shown = [rung for rung in rungs if rung not in EQUAL and rung != BASELINE]
+    draw_panels("chapter09-minutes", points, "minutes", shown, BASELINE)
 
 
 def draw_actors() -> None:
