@@ -1,13 +1,13 @@
 """Window on the local display, and a panel of action scores beside a frame."""
 
 import os
+import sys
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from lib.envs.single_env import has_display
 from lib.errors import UsageError
 from lib.run.videos import MIN_SIDE, enlarge
 
@@ -27,7 +27,7 @@ class Window:
 
     def __init__(self, title: str, frames_per_second: float):
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-        if not has_display():
+        if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             raise UsageError(f"there is no display: neither DISPLAY nor WAYLAND_DISPLAY is set. {ADVICE}")
         try:
             import pygame

@@ -144,11 +144,6 @@ class ActionsFromZero(TransformAction):
         super().__init__(env, lambda action: action + self.first_action, shifted)
 
 
-def has_display() -> bool:
-    """Return whether a window can be opened, as far as the environment variables tell."""
-    return sys.platform != "linux" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-
-
 def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
     """Make an environment without this project's wrappers. An Atari game gets frame skip 1.
 
@@ -164,8 +159,6 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
     options: dict[str, Any] = {}
     if render_mode is not None:
         options["render_mode"] = render_mode
-        if not has_display():  # SDL, with which many environments draw, would complain that it finds none
-            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     env = _make(env_id, options)
     if is_atari(env) and env.unwrapped._frameskip != 1:  # type: ignore[attr-defined]
         # AtariPreprocessing skips frames itself, because it takes the maximum of the last two.
