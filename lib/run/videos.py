@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -65,10 +66,10 @@ class Video:
         self._path.unlink(missing_ok=True)
 
     def write(self, frame: np.ndarray) -> None:
-        """Append an RGB frame, (height, width, 3) uint8. All frames have the same shape.
+        """Append a frame; see `enlarge`. All frames have the same shape.
 
         Raises:
-            UsageError: if the frame has another shape or dtype, or if OpenCV cannot write the file.
+            UsageError: if the frame is no picture or has another shape, or if OpenCV cannot write the file.
         """
         frame = enlarge(frame)
         if self._writer is None:
@@ -107,16 +108,27 @@ class Video:
 
 
 def enlarge(frame: np.ndarray) -> np.ndarray:
-    """Double a frame's size until its shorter side has MIN_SIDE pixels, or the longer one would exceed ENLARGED_SIDE.
+    """Return a frame as RGB, (height, width, 3) uint8, in the size of a video.
 
-    Height and width become even.
+    It is doubled until its shorter side has MIN_SIDE pixels, or the longer one would exceed ENLARGED_SIDE. Height and
+    width become even. Numbers go up to 255, or up to 1 if they are real and none is larger. Transparency is ignored.
+
+    Args:
+        frame: (height, width) grey, or (height, width, channels) with 1, 3 or 4 channels, as an environment renders it.
 
     Raises:
-        UsageError: if it is not an RGB frame, (height, width, 3) uint8.
+        UsageError: if it is none of these.
     """
-    if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.shape[2:] != (3,) or not frame.size:
-        given = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else repr(type(frame))
-        raise UsageError(f"render() gave {given}; frames have to be (height, width, 3) uint8")
+    if frame.ndim == 2:
+        frame = frame[:, :, None]
+    if frame.dtype.kind not in "buif" or frame.ndim != 3 or frame.shape[2] not in (1, 3, 4) or not frame.size:
+        raise UsageError(
+            f"render() gave {frame.dtype} {frame.shape}; frames have to be (height, width, 3) numbers from 0 to 255"
+        )
+    if frame.dtype != np.uint8:
+        factor = 255 if frame.dtype.kind in "bf" and frame.max() <= 1 else 1
+        frame = (frame * factor).clip(0, 255).astype(np.uint8)
+    frame = frame.repeat(3, axis=2) if frame.shape[2] == 1 else frame[:, :, :3]
     while (short := min(frame.shape[:2])) < 2 or (short < MIN_SIDE and 2 * max(frame.shape[:2]) <= ENLARGED_SIDE):
         frame = frame.repeat(2, axis=0).repeat(2, axis=1)
     height, width = frame.shape[:2]
@@ -128,7 +140,7 @@ def frames_per_second(env: gym.Env) -> float:
     if is_atari(env):  # ale_py's metadata says 30, but the Atari 2600 showed 60 frames per second
         return ATARI_FRAMES_PER_SECOND / frame_skip(env)
     rate = env.metadata.get("render_fps")
-    return rate if isinstance(rate, int | float) and rate > 0 else DEFAULT_FRAMES_PER_SECOND
+    return float(rate) if isinstance(rate, Real) and rate > 0 else DEFAULT_FRAMES_PER_SECOND
 
 
 class Playback(NamedTuple):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from ptan.experience import ExperienceFirstLast
 
-from fakes import Linear
+from fakes import Linear, Shown
 from lib.envs import vector_env
 from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
@@ -41,6 +41,34 @@ CODED, SHORT = "fakes:Coded-v0", "fakes:ShortPong-v0"
 )
 def test_small_frames_are_enlarged_but_a_strip_only_to_the_width_of_a_screen(frame, enlarged):
     assert videos.enlarge(np.zeros((*frame, 3), np.uint8)).shape == (*enlarged, 3)
+
+
+GREY = np.full((4, 6), 200, np.uint8)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        GREY,
+        GREY[:, :, None],
+        np.dstack([GREY, GREY, GREY, 0 * GREY]),  # transparent
+        np.dstack([GREY] * 3).astype(np.int64),
+        np.dstack([GREY] * 3) / 255,
+        np.dstack([GREY] * 3).astype(np.float32),
+    ],
+    ids=["grey", "one channel", "RGBA", "int64", "from 0 to 1", "from 0 to 255"],
+)
+def test_frames_of_every_kind_become_rgb(frame):
+    assert np.array_equal(videos.enlarge(frame), videos.enlarge(np.dstack([GREY] * 3)))
+
+
+@pytest.mark.parametrize(
+    ("given", "rate"), [(np.int64(5), 5.0), (np.float32(0.5), 0.5), (20, 20.0), (0, 30.0), (None, 30.0), ("9", 30.0)]
+)
+def test_any_number_above_0_is_a_frame_rate(given, rate):
+    env = Shown()
+    env.metadata = {"render_fps": given}
+    assert videos.frames_per_second(env) == rate
 
 
 def test_a_video_is_removed_unless_it_gets_its_name(tmp_path, capfd):
@@ -308,7 +336,7 @@ def test_a_run_that_cannot_record_is_refused_before_it_starts(refused, monkeypat
     monkeypatch.setattr("fakes.Shown.render", lambda self: None)
     for env_id, reason in {
         "fakes:Catch-v0": "cannot be made with render_mode='rgb_array'",
-        "fakes:Shown-v0": "(height, width, 3)",
+        "fakes:Shown-v0": "render() gave object ()",
     }.items():
         message = refused(BASELINE, *CATCH, "--runs-dir", tmp_path, "--env-id", env_id, "--record-every", 5)
         assert f"--record-every cannot record {env_id}" in message
