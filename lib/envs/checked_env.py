@@ -97,7 +97,7 @@ class CheckedEnv(gym.Wrapper):
         action = int(action) if isinstance(space, spaces.Discrete) else np.array(action, space.dtype)
         with self._guard:
             observation, reward, terminated, truncated, info = self.env.step(action)
-            observation, number = self._checked(observation, self.observation_space), float(reward)
+            observation, number = self._checked(observation, self.observation_space), float(np.asarray(reward).item())
             if not math.isfinite(number):
                 raise self._fault(f"reward is {number}; it has to be finite")
             return observation, number, bool(terminated), bool(truncated), info

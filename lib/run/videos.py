@@ -140,7 +140,7 @@ def frames_per_second(env: gym.Env) -> float:
     if is_atari(env):  # ale_py's metadata says 30, but the Atari 2600 showed 60 frames per second
         return ATARI_FRAMES_PER_SECOND / frame_skip(env)
     rate = env.metadata.get("render_fps")
-    return float(rate) if isinstance(rate, Real) and rate > 0 else DEFAULT_FRAMES_PER_SECOND
+    return float(rate) if isinstance(rate, Real) and float(rate) > 0 else DEFAULT_FRAMES_PER_SECOND
 
 
 class Playback(NamedTuple):

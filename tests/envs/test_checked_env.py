@@ -80,7 +80,7 @@ def test_samples_of_a_space_are_accepted():
 
 
 def test_observations_and_rewards_are_converted():
-    env = checked((np.zeros(3, np.int64), np.float32(0.5)), (np.zeros(3), True), ([0, 0, 0], 1))
+    env = checked((np.zeros(3, np.int64), np.float32(0.5)), (np.zeros(3), True), ([0, 0, 0], np.ones(1)))
     for _ in range(3):
         observation, reward, *_ = env.step(0)
         assert observation in BOX
