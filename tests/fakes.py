@@ -359,7 +359,7 @@ class Heat(Catch):
 
     def __init__(self):
         super().__init__()
-        self.observation_space = spaces.Box(0.0, 1.0, (1, 1, self.size, self.size), np.float32)
+        self.observation_space = spaces.Box(0.0, 1.0, (2, 2, self.size, self.size), np.float32)
 
 
 class Shape(gym.Env):
@@ -393,6 +393,7 @@ class Shape(gym.Env):
         return self._show()
 
     def step(self, action):
+        assert type(action) is int
         assert action in self.action_space
         assert self.mask is None or self._mask()[action], f"{action} is not allowed in step {self.t}"
         self.t += 1
@@ -673,6 +674,7 @@ class Match(gym.Env):
 
     def step(self, action):
         assert self.action_space.contains(action), (action, self.action_space)
+        assert action.dtype == self.action_space.dtype
         self.played.append(action)
         if isinstance(self.action_space, spaces.Box):
             reward = 1.0 - abs(action - (2.0 * self.high - 1.0)).clip(0.0, 2.0).mean()
@@ -740,6 +742,7 @@ SHAPES: dict[str, spaces.Space[Any]] = {
     "Digits": spaces.MultiDiscrete(np.full((9, 8), 4)),
     "Planes": spaces.Box(0, 255, (7, 7, 3), np.uint8),
     "Image": spaces.Box(0, 255, (50, 40, 3), np.uint8),
+    "Frames": spaces.Box(0, 255, (4, 84, 84), np.uint8),
 }
 ACTION_SPACES: dict[str, spaces.Space[Any]] = {
     "Choices": spaces.MultiDiscrete([3, 2], start=[1, -1]),

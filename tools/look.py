@@ -18,8 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis.window import action_names
-from lib.envs.composite import CompositeBox
-from lib.envs.observations import observation_kind
+from lib.envs.observations import conversions, observation_kind
 from lib.envs.single_env import make_env, make_plain_env
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, count_at_limit
 from lib.run.policy import RandomPolicy
@@ -42,10 +41,9 @@ def main() -> None:
     plain.close()  # some games allow only one at a time
     env = make_env(env_id, any_actions=True)
     space = env.observation_space
-    parts = env.get_wrapper_attr("parts") if isinstance(getattr(space, "plain", space), CompositeBox) else {}
-    print(f"states        {observation_kind(space).value}, {space.shape} {space.dtype}")
-    for name, part in parts.items():
-        print(f"  {name:11s} {observation_kind(part).value}, {part.shape} {part.dtype}")
+    print(f"states        {observation_kind(space)}, {space.shape} {space.dtype}")
+    for conversion in conversions(env):
+        print(f"              {conversion}")
     names = action_names(env)
     print("actions      ", f"{len(names)}: {', '.join(names)}" if names else env.action_space)
     player, policy = EpisodePlayer(env), RandomPolicy(env)

@@ -9,15 +9,21 @@ from typing import Any, SupportsFloat
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import ResizeObservation
 
-from lib.envs import observations
-from lib.envs.atari import SCREEN
-from lib.envs.checked_env import wrappers
-from lib.envs.frames import FrameStrip
-from lib.envs.observations import ObservationKind
-
-STACK = 4  # newest images in a state
+from lib.envs.frames import stack_images
+from lib.envs.observations import (
+    USABLE,
+    Place,
+    conversions,
+    is_picture,
+    leaves,
+    name_of,
+    noted,
+    observation_kind,
+    part_of,
+    prepare,
+    usable_parts,
+)
 
 
 class CompositeBox(spaces.Box):
@@ -37,54 +43,33 @@ class CompositeBox(spaces.Box):
 
 
 class Part(gym.Env):
-    """Part of an observation, as an environment that only has its space, so that wrappers of observations fit it."""
+    """Part of another environment's observations, as an environment of its own, so that wrappers fit it.
+
+    Attributes:
+        observation: what `reset` and `step` return.
+    """
 
     def __init__(self, space: spaces.Space[Any]):
         self.observation_space = space
+        self.observation: Any = None
 
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self.observation, {}
 
-class Converter:
-    """Function from a part's observation to its state, an image (84, 84), a board or a vector.
-
-    Args:
-        space: space of the part.
-        name: name of the part, for messages.
-
-    Raises:
-        UsageError: see observations.prepare.
-    """
-
-    def __init__(self, space: spaces.Space[Any], name: str):
-        env, kind = observations.prepare(Part(space), name)
-        self.is_image = kind is ObservationKind.IMAGE
-        if self.is_image:
-            note = f"resized to {SCREEN} x {SCREEN} by area, the last {STACK} frames"
-            env = observations.noted(ResizeObservation(env, (SCREEN, SCREEN)), note)
-        self._wrappers = [each for each in wrappers(env) if isinstance(each, gym.ObservationWrapper)][::-1]
-        assert isinstance(env.observation_space, spaces.Box)
-        self.space = env.observation_space
-        self.conversions = observations.conversions(env)
-
-    def __call__(self, observation: Any) -> np.ndarray:
-        for wrapper in self._wrappers:
-            observation = wrapper.observation(observation)
-        return np.asarray(observation)
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        return self.observation, 0.0, False, False, {}
 
 
 def is_composite(space: spaces.Space[Any]) -> bool:
     """Return whether a space is a Dict or Tuple that has an image or a board beside another part."""
-    usable = [part for _, part in observations.leaves(space) if observations.can_flatten(part)]
-    return len(usable) > 1 and any(map(_is_picture, usable))
-
-
-def _is_picture(space: spaces.Space[Any]) -> bool:
-    return len(space.shape or ()) in (2, 3)
+    usable = [part for _, part in leaves(space) if isinstance(part, USABLE)]
+    return len(usable) > 1 and any(map(is_picture, usable))
 
 
 class CompositeObservation(gym.Wrapper):
     """Convert composite observations to vectors: first the images and boards, then all other parts as one vector.
 
-    Images are stacked, as those of other environments; after a reset, the first one fills the stack.
+    Every part becomes a state as if it were alone; see make_env.
 
     Args:
         env: environment whose observation space `is_composite`.
@@ -93,27 +78,23 @@ class CompositeObservation(gym.Wrapper):
 
     def __init__(self, env: gym.Env, env_id: str):
         super().__init__(env)
-        parts = dict(observations.leaves(env.observation_space))
-        usable = {place: part for place, part in parts.items() if observations.can_flatten(part)}
-        observations.warn_about_unusable(env_id, [_name(place) for place in parts if place not in usable])
-        self._others = [place for place, part in usable.items() if not _is_picture(part)]
-        self._converters = {
-            place: Converter(part, f"{env_id}, {_name(place)}") for place, part in usable.items() if _is_picture(part)
-        }
+        usable = usable_parts(env.observation_space, env_id)
+        self._others = [place for place, part in usable.items() if not is_picture(part)]
+        given = {place: part for place, part in usable.items() if is_picture(part)}
         if self._others:
-            others = spaces.Dict({_name(place): usable[place] for place in self._others})
-            self._converters[()] = Converter(others, env_id)
-        self._stacks = {place: FrameStrip(STACK) for place, each in self._converters.items() if each.is_image}
-        image = spaces.Box(0, 255, (STACK, SCREEN, SCREEN), np.uint8)
-        self.parts = {
-            _name(place) or "others": image if each.is_image else each.space for place, each in self._converters.items()
+            given[()] = spaces.Tuple([usable[place] for place in self._others])
+        self._envs = {
+            place: stack_images(prepare(Part(part), f"{env_id}, {name_of(place)}")) for place, part in given.items()
         }
-        self.observation_space = CompositeBox(list(self.parts.values()))
-        described = [
-            f"{name} {space.shape}: {'; '.join(converter.conversions) or 'unchanged'}"
-            for (name, space), converter in zip(self.parts.items(), self._converters.values(), strict=True)
+        states: dict[Place, Any] = {place: part.observation_space for place, part in self._envs.items()}
+        self.observation_space = CompositeBox(list(states.values()))
+        others = " and ".join(map(name_of, self._others))
+        notes = [
+            f"{name_of(place) or others}, {observation_kind(states[place])} {states[place].shape}: "
+            f"{'; '.join(conversions(part)) or 'unchanged'}"
+            for place, part in self._envs.items()
         ]
-        observations.noted(self, f"one vector of the parts {', '.join(described)}")
+        noted(self, "one vector of these parts", *notes)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
@@ -125,23 +106,10 @@ class CompositeObservation(gym.Wrapper):
 
     def _state(self, observation: Any, is_first: bool) -> np.ndarray:
         states = []
-        for place, converter in self._converters.items():
-            if place:
-                part = _part(observation, place)
-            else:
-                part = {_name(each): _part(observation, each) for each in self._others}
-            state = converter(part)
-            if stack := self._stacks.get(place):
-                state = np.asarray(stack.start([state] * STACK) if is_first else stack.append(state))
-            states.append(state.ravel())
+        for place, env in self._envs.items():
+            part: Any = env.unwrapped
+            others = tuple(part_of(observation, each) for each in self._others)
+            part.observation = part_of(observation, place) if place else others
+            state, *_ = env.reset() if is_first else env.step(None)
+            states.append(np.ravel(state))
         return np.concatenate(states, dtype=self.observation_space.dtype)
-
-
-def _name(place: observations.Place) -> str:
-    return "".join(f"[{each!r}]" for each in place)
-
-
-def _part(observation: Any, place: observations.Place) -> Any:
-    for each in place:
-        observation = observation[each]
-    return observation

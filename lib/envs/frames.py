@@ -7,8 +7,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lib.envs.checked_env import wrappers
-from lib.envs.masks import MaskedBox
+from lib.envs.masks import MaskedBox, StackedBox
+from lib.envs.observations import noted
 
 
 class LazyFrames:
@@ -97,10 +97,16 @@ class FrameStrip:
         return LazyFrames(self._strip, self._end, self._size)
 
 
-def stacks_frames(env: gym.Env) -> bool:
-    """Return whether an environment's states are those of a FrameStack, which share frames with one another."""
-    space = env.observation_space
-    return any(isinstance(each, FrameStack) and each.observation_space == space for each in wrappers(env))
+def stacks_frames(space: spaces.Space[Any]) -> bool:
+    """Return whether the states of a space are stacks of frames, with or without an action mask."""
+    return isinstance(space.plain if isinstance(space, MaskedBox) else space, StackedBox)
+
+
+def stack_images(env: gym.Env) -> gym.Env:
+    """Stack the last four observations if they are images without channels."""
+    if len(env.observation_space.shape or ()) != 2:
+        return env
+    return noted(FrameStack(env), "the last four frames; at first, copies of the first one")
 
 
 class FrameStack(gym.Wrapper):
@@ -119,10 +125,8 @@ class FrameStack(gym.Wrapper):
         assert isinstance(space, spaces.Box)
         frame = space.plain if isinstance(space, MaskedBox) else space
         low, high = np.stack([frame.low] * size), np.stack([frame.high] * size)
-        stacked = spaces.Box(low, high, dtype=frame.dtype.type)
-        self.observation_space = (
-            MaskedBox(stacked, space.actions, stacked=True) if isinstance(space, MaskedBox) else stacked
-        )
+        stacked = StackedBox(low, high, dtype=frame.dtype.type)
+        self.observation_space = MaskedBox(stacked, space.actions) if isinstance(space, MaskedBox) else stacked
         self.size = size
         self._frames = FrameStrip(size)
 

@@ -26,6 +26,10 @@ def choices(space: spaces.Space[Any]) -> list[int]:
     return space.nvec.ravel().tolist() if isinstance(space, spaces.MultiDiscrete) else []
 
 
+class StackedBox(spaces.Box):
+    """Space of stacks of frames, (size, *frame_shape). Each state has the frames of the one before, and a newer one."""
+
+
 class MaskedBox(spaces.Box):
     """Space of states with the action mask appended.
 
@@ -35,15 +39,14 @@ class MaskedBox(spaces.Box):
     Args:
         plain: space of the states without the mask.
         actions: number of actions; for MultiDiscrete, the options of all its choices.
-        stacked: whether a state is a stack of frames.
     """
 
-    def __init__(self, plain: spaces.Box, actions: int, stacked: bool = False):
+    def __init__(self, plain: spaces.Box, actions: int):
         self.plain = plain
         self.actions = actions
-        self.stacked = stacked
+        self.stacked = isinstance(plain, StackedBox)
         low, high = (
-            np.stack([append_mask(frame, mask) for frame in bound]) if stacked else append_mask(bound, mask)
+            np.stack([append_mask(frame, mask) for frame in bound]) if self.stacked else append_mask(bound, mask)
             for bound, mask in ((plain.low, np.zeros(actions)), (plain.high, np.ones(actions)))
         )
         super().__init__(low, high, dtype=low.dtype.type)

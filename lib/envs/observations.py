@@ -1,21 +1,28 @@
 """Observations of any environment, converted into images, boards or vectors.
 
-image     uint8 (height, width), grey; later resized and stacked to (4, 84, 84)
+image     uint8 (84, 84), grey, later stacked to (4, 84, 84); or (channels, 84, 84), which is not stacked
 board     float32 (channels, height, width), smaller than an image
 vector    float32 (numbers,); float64 if float32 could not hold the observation's numbers
 """
 
-import enum
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
+import cv2
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import FlattenObservation, GrayscaleObservation, TransformObservation
+from gymnasium.wrappers import (
+    FlattenObservation,
+    GrayscaleObservation,
+    ReshapeObservation,
+    ResizeObservation,
+    TransformObservation,
+)
 
+from lib.envs.atari import SCREEN
 from lib.envs.checked_env import wrappers
 from lib.envs.masks import MaskedBox
 from lib.errors import UsageError
@@ -23,21 +30,15 @@ from lib.errors import UsageError
 log = logging.getLogger(__name__)
 
 MIN_IMAGE_SIDE = 36  # pixels; the smallest side that the convolutions for images can process
-NOTE = "_pong_ladder_conversion"  # attribute of a wrapper; see noted
+NOTES = "_pong_ladder_conversions"  # attribute of a wrapper; see noted
 Place = tuple[str | int, ...]  # names and indices that lead to a part of an observation
+USABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)  # others than Dict and Tuple
+ONE_HOT = "Discrete and MultiDiscrete numbers are one-hot"
 UNBOUNDED = np.iinfo(np.int32).max  # larger bounds are only the range of the data type
 
 
-class ObservationKind(enum.Enum):
-    """Kind of an observation, which decides how it is stored and which network encodes it."""
-
-    IMAGE = "image"
-    BOARD = "board"
-    VECTOR = "vector"
-
-
-def observation_kind(observation: spaces.Space[Any] | tuple[int, ...]) -> ObservationKind:
-    """Return whether observations of a space or shape are images, boards or vectors.
+def observation_kind(observation: spaces.Space[Any] | tuple[int, ...]) -> Literal["image", "board", "vector"]:
+    """Return the kind of an observation, which decides which network encodes it.
 
     Args:
         observation: Box, or shape: (numbers,) or (channels, height, width). The mask of a MaskedBox is ignored.
@@ -46,23 +47,21 @@ def observation_kind(observation: spaces.Space[Any] | tuple[int, ...]) -> Observ
         ValueError: if the shape has another number of dimensions.
     """
     space = observation.plain if isinstance(observation, MaskedBox) else observation
-    shape = space.shape if isinstance(space, spaces.Space) else space
-    if shape is not None and len(shape) == 1:
-        return ObservationKind.VECTOR
-    if shape is not None and len(shape) == 3:
-        _, height, width = shape
-        return ObservationKind.IMAGE if min(height, width) >= MIN_IMAGE_SIDE else ObservationKind.BOARD
-    raise ValueError(f"the shape of an observation is {shape}; it has to be (channels, height, width) or (numbers,)")
+    shape = (space.shape or ()) if isinstance(space, spaces.Space) else space
+    if len(shape) == 3:
+        return "image" if min(shape[1:]) >= MIN_IMAGE_SIDE else "board"
+    if len(shape) != 1:
+        raise ValueError(f"the shape of a state is {shape}; it has to be (channels, height, width) or (numbers,)")
+    return "vector"
 
 
-def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
+def prepare(env: gym.Env, env_id: str) -> gym.Env:
     """Wrap an environment so that its observations are images, boards or vectors.
 
     Spaces other than Box, such as Discrete, Tuple or Dict, are flattened into a vector by gymnasium's
     FlattenObservation, which encodes a Discrete number as a one-hot vector. But MultiBinary and MultiDiscrete spaces of
     several dimensions, such as MultiBinary([15, 15]), become boards. Integers become real numbers; each is divided by
-    the largest absolute value that its space allows. Of three axes, two neighbours of equal length above 1 are the
-    height and the width. Otherwise, the shorter one of the first and the last holds the channels.
+    the largest absolute value that its space allows. Axes of length 1 are removed.
 
     A Box whose height and width are at least 36 is an image if its numbers go up to 255, or if it has three channels
     with bounds. A larger grid of other numbers is flattened, because an image's resizing would lose them.
@@ -71,42 +70,38 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
         env: environment with observations of any space.
         env_id: gymnasium id, for messages.
 
-    Returns:
-        The wrapped environment and the kind of its observations.
-
     Raises:
         UsageError: if the observations cannot be converted.
     """
     if not isinstance(env.observation_space, spaces.Box):
         env = _flatten(env, env_id)
+    shape = _without_ones(env.observation_space)
+    if env.observation_space.shape != shape:
+        env = noted(ReshapeObservation(env, shape), f"reshaped to {shape}")
     space = env.observation_space
     assert isinstance(space, spaces.Box)
-    if 0 in space.shape or len(space.shape) > 3:
+    if 0 in shape or len(shape) > 3:
         raise UsageError(
-            f"{env_id} has the observation space {space}, of {len(space.shape)} dimensions; the networks here take "
+            f"{env_id} has the observation space {space}, of {len(shape)} dimensions; the networks here take "
             "vectors (n,), boards and images (height, width), with or without channels. Wrap it in gymnasium's "
             "ReshapeObservation or FlattenObservation"
         )
-    channels_last = _has_channels_last(space)
-    shape = _channels_first(space.low, channels_last).shape
-    kind = observation_kind(shape)
-    if kind is ObservationKind.IMAGE:
-        if _is_image(space, shape[0]):
-            _log_once(logging.INFO, f"{env_id}: the observations, {space}, are used as grey images of 84 x 84.")
-            return _grey_image(env, space, env_id, channels_last), kind
-        _log_once(
-            logging.WARNING,
-            f"{env_id}: the observations, {space}, are flattened into vectors. They are used as images if their bounds "
-            "are 0 and 255 or if they have three channels, and as boards if a side is below 36.",
-        )
-        env, kind = noted(FlattenObservation(env), "flattened"), ObservationKind.VECTOR
-        return _to_real(env, env_id), kind
-    env = _to_real(env, env_id)
-    if len(space.shape) in (1, 3) and not channels_last:
-        return env, kind
-    note = "axes in the order channels, height, width" if channels_last else "an axis of length 1 in front"
-    moved = _transform(env, lambda numbers: np.ascontiguousarray(_channels_first(numbers, channels_last)))
-    return noted(moved, note), kind
+    if len(shape) == 1:
+        return _to_real(env, env_id)
+    axis, channels, height, width = _layout(shape)
+    if min(height, width) < MIN_IMAGE_SIDE:
+        note = "one channel" if axis is None else f"axis {axis}, the channels, in front"
+        moved = _transform(_to_real(env, env_id), lambda board: np.ascontiguousarray(_channels_first(board, axis)))
+        return noted(moved, note)
+    if _is_image(space, channels):
+        _log_once(logging.INFO, f"{env_id}: the observations, {space}, are used as images of {SCREEN} x {SCREEN}.")
+        return _image(env, axis)
+    _log_once(
+        logging.WARNING,
+        f"{env_id}: the observations, {space}, are flattened into vectors. They are used as images if their bounds "
+        "are 0 and 255 or if they have three channels, and as boards if a side is below 36.",
+    )
+    return _to_real(noted(FlattenObservation(env), "flattened"), env_id)
 
 
 def leaves(space: spaces.Space[Any], place: Place = ()) -> Iterator[tuple[Place, spaces.Space[Any]]]:
@@ -118,25 +113,69 @@ def leaves(space: spaces.Space[Any], place: Place = ()) -> Iterator[tuple[Place,
         yield place, space
 
 
-def noted(env: gym.Env, conversion: str) -> gym.Env:
+def noted(env: gym.Env, *notes: str) -> gym.Env:
     """Note on a wrapper how it converts observations, for `conversions`."""
-    setattr(env, NOTE, conversion)
+    setattr(env, NOTES, notes)
     return env
 
 
 def conversions(env: gym.Env) -> list[str]:
     """Return how an environment's observations become states: the notes of its wrappers, in their order."""
-    return [vars(each)[NOTE] for each in wrappers(env) if NOTE in vars(each)][::-1]
+    return [note for each in [*wrappers(env)][::-1] for note in vars(each).get(NOTES, ())]
 
 
-def _has_channels_last(space: spaces.Box) -> bool:
-    """Whether the last of three axes holds the channels."""
-    if len(space.shape) != 3:
-        return False
-    first, middle, last = space.shape
-    if middle > 1 and (first == middle) != (middle == last):  # two equal sides are a square board or image
-        return first == middle
-    return last <= first
+def part_of(observation: Any, place: Place) -> Any:
+    """Return the part of an observation at a place."""
+    for each in place:
+        observation = observation[each]
+    return observation
+
+
+def name_of(place: Place) -> str:
+    """Return the place as it is written in Python, such as "['hand'][0]"."""
+    return "".join(f"[{each!r}]" for each in place)
+
+
+def usable_parts(space: spaces.Space[Any], env_id: str) -> dict[Place, spaces.Space[Any]]:
+    """Return the parts of a space that a network here can use. The others are left out, with a warning.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    parts = dict(leaves(space))
+    usable: dict[Place, spaces.Space[Any]] = {place: part for place, part in parts.items() if isinstance(part, USABLE)}
+    if not usable:
+        raise UsageError(
+            f"{env_id} has the observation space {space}, which no network here can use; it has to be "
+            "a Box, Discrete, MultiDiscrete, MultiBinary, or a Tuple or Dict of these"
+        )
+    if unusable := [name_of(place) for place in parts if place not in usable]:
+        text = f"{env_id}: observation entries are left out, because no network here can use them: "
+        _log_once(logging.WARNING, f"{text}{', '.join(unusable)}.")
+    return usable
+
+
+def is_picture(space: spaces.Space[Any]) -> bool:
+    """Return whether a space holds images or boards."""
+    return len(_without_ones(space)) in (2, 3)
+
+
+def _without_ones(space: spaces.Space[Any]) -> tuple[int, ...]:
+    """Return the shape of a space without axes of length 1, but with at least one axis."""
+    return tuple(length for length in space.shape or () if length != 1) or (1,)
+
+
+def _layout(shape: tuple[int, ...]) -> tuple[int | None, int, int, int]:
+    """Return which of two or three axes holds the channels, if any does, and the channels, height and width.
+
+    Two neighbours of equal length are the height and the width. Otherwise the last axis holds the channels, unless the
+    first one is the shortest.
+    """
+    if len(shape) == 2:
+        return None, 1, *shape
+    first, middle, last = shape
+    is_first = middle == last if (first == middle) != (middle == last) else first < min(middle, last)
+    return (0, first, middle, last) if is_first else (2, last, first, middle)
 
 
 def _is_image(space: spaces.Box, channels: int) -> bool:
@@ -145,48 +184,30 @@ def _is_image(space: spaces.Box, channels: int) -> bool:
     return low < high and max(-low, high) < UNBOUNDED and (high == 255 or channels == 3)
 
 
-def _channels_first(observation: np.ndarray, channels_last: bool) -> np.ndarray:
-    """Return an observation as (numbers,) or (channels, height, width)."""
-    if channels_last:
-        return np.moveaxis(observation, 2, 0)
-    return observation[None] if observation.ndim in (0, 2) else observation
+def _channels_first(observation: np.ndarray, axis: int | None) -> np.ndarray:
+    """Return an image or board as (channels, height, width)."""
+    return observation[None] if axis is None else np.moveaxis(observation, axis, 0)
 
 
 def _flatten(env: gym.Env, env_id: str) -> gym.Env:
-    """Flatten observations into a vector. If only one entry of a Dict can be used, that entry replaces the Dict.
+    """Flatten observations into a vector. If only one part can be used, it replaces the others.
 
     MultiBinary and MultiDiscrete spaces of boards keep their shape.
     """
-    space = env.observation_space
-    if isinstance(space, spaces.Dict):
-        usable = {name: part for name, part in space.items() if can_flatten(part)}
-        unusable = [repr(name) for name in space if name not in usable]
-        warn_about_unusable(env_id, unusable)
-        if len(usable) == 1:
-            [(name, part)] = usable.items()
-            env = noted(TransformObservation(env, lambda entries: entries[name], part), f"the entry {name!r}")
-            return env if isinstance(part, spaces.Box) else _flatten(env, env_id)
-        if usable and unusable:  # not by FilterObservation, which takes names only
-            space = spaces.Dict(usable)
-            env = TransformObservation(env, lambda entries: {name: entries[name] for name in usable}, space)
-    if not can_flatten(space):
-        raise UsageError(
-            f"{env_id} has the observation space {space}, which no network here can use; it has to be "
-            "a Box, Discrete, MultiDiscrete, MultiBinary, or a Tuple or Dict of these"
-        )
-    if isinstance(space, spaces.MultiBinary | spaces.MultiDiscrete) and (box := _board_of(space)):
+    parts = usable_parts(env.observation_space, env_id)
+    if len(parts) > 1:
+        order = ", ".join(map(name_of, parts))
+        together = spaces.Tuple(parts.values())
+        env = TransformObservation(env, lambda whole: tuple(part_of(whole, each) for each in parts), together)
+        return noted(FlattenObservation(env), f"flattened in the order {order}; {ONE_HOT}")
+    [(place, part)] = parts.items()
+    if place:
+        env = noted(TransformObservation(env, lambda whole: part_of(whole, place), part), f"entry {name_of(place)}")
+    if isinstance(part, spaces.Box):
+        return env
+    if isinstance(part, spaces.MultiBinary | spaces.MultiDiscrete) and (box := _board_of(part)):
         return TransformObservation(env, np.asarray, box)
-    order = f" in the order {', '.join(map(repr, space.spaces))}" if isinstance(space, spaces.Dict) else ""
-    return noted(FlattenObservation(env), f"flattened{order}; Discrete and MultiDiscrete numbers are one-hot")
-
-
-def warn_about_unusable(env_id: str, names: Sequence[str]) -> None:
-    """Log a warning if entries of an observation are left out."""
-    if names:
-        _log_once(
-            logging.WARNING,
-            f"{env_id}: observation entries are left out, because no network here can use them: {', '.join(names)}.",
-        )
+    return noted(FlattenObservation(env), f"flattened; {ONE_HOT}")
 
 
 def _board_of(space: spaces.MultiBinary | spaces.MultiDiscrete) -> spaces.Box | None:
@@ -196,55 +217,34 @@ def _board_of(space: spaces.MultiBinary | spaces.MultiDiscrete) -> spaces.Box | 
         box = spaces.Box(0, 1, space.shape, np.int8)
     else:
         box = spaces.Box(space.start, space.start + space.nvec - 1, dtype=np.int64)
-    if len(box.shape) not in (2, 3):
-        return None
-    kind = observation_kind(_channels_first(box.low, _has_channels_last(box)).shape)
-    return box if kind is ObservationKind.BOARD else None
+    return box if is_picture(box) and min(_layout(_without_ones(box))[2:]) < MIN_IMAGE_SIDE else None
 
 
-def can_flatten(space: spaces.Space[Any]) -> bool:
-    """Return whether a space can be flattened into a vector of fixed size that a network here can use.
-
-    gymnasium flattens Text as well, but no network here reads text. It fills a OneOf up with NaN.
-    """
-    if isinstance(space, spaces.Tuple | spaces.Dict):
-        return all(can_flatten(part) for _, part in leaves(space))
-    if isinstance(space, spaces.Text | spaces.OneOf):
-        return False
-    try:
-        return isinstance(spaces.flatten_space(space), spaces.Box)
-    except NotImplementedError:
-        return False
-
-
-def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: bool) -> gym.Env:
-    """Convert images to (height, width) uint8 from 0 to 255."""
-    low, high = float(space.low.min()), float(space.high.max())
-    if space.dtype != np.uint8 or high < 255:
-        scale = 255.0 / (high - low)
+def _image(env: gym.Env, axis: int | None) -> gym.Env:
+    """Convert images to uint8 from 0 to 255: grey and RGB ones to (84, 84), all others to (channels, 84, 84)."""
+    space = env.observation_space
+    assert isinstance(space, spaces.Box)
+    if space != spaces.Box(0, 255, space.shape, np.uint8):
+        low, high = min(0.0, float(space.low.min())), float(space.high.max())
         note = f"from [{low:g}, {high:g}] to [0, 255], rounded and clipped, uint8"
+        scale = 255.0 / (high - low)
         to_uint8 = _transform(
             env, lambda image: ((image - low) * scale).round().clip(0, 255).astype(np.uint8), (0, 255)
         )
         env = noted(to_uint8, note)
-    elif space.low.any() or (space.high != 255).any():  # gymnasium's wrappers for images need these bounds
-        env = _transform(env, lambda image: image, (0, 255))
-    if len(space.shape) == 2:
-        return env
-    if not channels_last:
-        note = "axes in the order height, width, channels"
-        env = noted(_transform(env, lambda image: np.moveaxis(image, 0, 2)), note)
-    shape = env.observation_space.shape
-    assert shape is not None
-    channels = shape[2]
-    if channels == 3:
-        return noted(GrayscaleObservation(env), "grey, by gymnasium's GrayscaleObservation")
-    if channels == 1:
-        return noted(_transform(env, lambda image: image[:, :, 0]), "without the axis of channels")
-    raise UsageError(
-        f"{env_id} has images of {channels} channels; they have to be 1 (grey) or 3 (RGB); convert them with "
-        "gymnasium's TransformObservation"
-    )
+    if axis is not None and space.shape[axis] == 3:
+        env = _transform(env, lambda image: np.moveaxis(image, axis, 2))
+        note = f"grey, by gymnasium's GrayscaleObservation; axis {axis} holds the channels"
+        env = noted(GrayscaleObservation(env), note)
+    note = f"resized to {SCREEN} x {SCREEN} by area"
+    if len(env.observation_space.shape or ()) == 2:
+        return noted(ResizeObservation(env, (SCREEN, SCREEN)), note)
+
+    def resized(image: np.ndarray) -> np.ndarray:  # one by one, as OpenCV takes four channels at most
+        channels = _channels_first(image, axis)
+        return np.stack([cv2.resize(each, (SCREEN, SCREEN), interpolation=cv2.INTER_AREA) for each in channels])
+
+    return noted(_transform(env, resized), f"{note}, with the channels, axis {axis}, in front")
 
 
 def _to_real(env: gym.Env, env_id: str) -> gym.Env:

@@ -11,15 +11,14 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.wrappers import RecordEpisodeStatistics, ResizeObservation, TransformAction
+from gymnasium.wrappers import RecordEpisodeStatistics, TransformAction
 
 from lib.envs import observations
-from lib.envs.atari import FRAME_SKIP, SCREEN, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
+from lib.envs.atari import FRAME_SKIP, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
 from lib.envs.checked_env import CheckedEnv, Guard, wrappers
 from lib.envs.composite import CompositeObservation, is_composite
-from lib.envs.frames import FrameStack
+from lib.envs.frames import FrameStack, stack_images
 from lib.envs.masks import AppendMask, TakeMask
-from lib.envs.observations import ObservationKind
 from lib.errors import UsageError
 from lib.system.files import PROJECT
 from lib.system.seeds import undisturbed
@@ -52,10 +51,10 @@ def make_env(
         any_actions: accept every action space that PPO can use, not only Discrete.
 
     Returns:
-        An environment whose discrete actions start from 0. Images become states of (4, 84, 84) uint8, as LazyFrames.
-        Boards (channels, height, width) are float32, and vectors (n,) float32 or float64; see observations.prepare.
-        Action masks are appended to the states; see masks.MaskedBox. At the end of an episode, info["episode"]["r"] is
-        the return before rewards are clipped.
+        An environment whose discrete actions start from 0. Grey and RGB images become states of (4, 84, 84) uint8, as
+        LazyFrames, and images of other channels (channels, 84, 84) uint8. Boards (channels, height, width) are float32,
+        and vectors (n,) float32 or float64; see observations.prepare. Action masks are appended to the states; see
+        masks.MaskedBox. At the end of an episode, info["episode"]["r"] is the return before rewards are clipped.
 
     Raises:
         UsageError: if the environment cannot be made, its actions are of the wrong kind, or its observations cannot be
@@ -91,22 +90,16 @@ def wrapped(
         )
     mask = TakeMask(ActionsFromZero(env) if np.any(getattr(env.action_space, "start", 0)) else env)
     env = RecordEpisodeStatistics(mask)
-    if is_composite(env.observation_space):
-        env, kind = CompositeObservation(env, env_id), ObservationKind.VECTOR
-    else:
-        env, kind = observations.prepare(env, env_id)
+    convert = CompositeObservation if is_composite(env.observation_space) else observations.prepare
+    env = convert(env, env_id)
     if masked is None:
         with undisturbed():  # its reset may seed the global generators
             mask.find_mask()
     else:
         mask.masked = masked
-    if kind is ObservationKind.IMAGE:
-        env = observations.noted(ResizeObservation(env, (SCREEN, SCREEN)), f"resized to {SCREEN} x {SCREEN} by area")
     if mask.masked:
         env = observations.noted(AppendMask(env, mask), "the action mask appended; see lib/envs/masks.py")
-    if kind is ObservationKind.IMAGE:
-        env = observations.noted(FrameStack(env), "the last four frames; at first, copies of the first one")
-    return cast(DiscreteEnv, env)
+    return cast(DiscreteEnv, stack_images(env))
 
 
 def _wrapped_game(env: gym.Env, env_id: str, tweaked: bool) -> gym.Env:

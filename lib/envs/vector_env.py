@@ -20,7 +20,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics, TransformReward
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, has_only_checking_wrappers, is_atari
-from lib.envs.masks import MaskedBox
+from lib.envs.masks import MaskedBox, StackedBox
 from lib.envs.single_env import ActionSpace, make_plain_env, wrapped
 from lib.errors import UsageError
 from lib.system.seeds import derived_seeds
@@ -163,6 +163,7 @@ class NativeAtari(VectorWrapper):
                 use_fire_reset=False,
             )
         )
+        self.single_observation_space = StackedBox(0, 255, (STACK, SCREEN, SCREEN), np.uint8)
         self._episode_steps = np.zeros(num_envs, np.int64)  # steps since the last reset
 
     def reset(

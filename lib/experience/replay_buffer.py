@@ -51,7 +51,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
     def forecast(cls, env: gym.Env, buffer_size: int) -> int:
         """Return the memory in bytes of a full buffer of states of this environment, one frame per transition."""
         space: Any = env.observation_space
-        frame_bytes: int = math.prod(space.shape[stacks_frames(env) :]) * space.dtype.itemsize
+        frame_bytes: int = math.prod(space.shape[stacks_frames(space) :]) * space.dtype.itemsize
         return buffer_size * (frame_bytes + cls.TRANSITION_BYTES)
 
     def populate(self, samples: int) -> None:

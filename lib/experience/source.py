@@ -22,7 +22,6 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from ptan.experience import ExperienceFirstLast
 
 from lib.envs.atari import frame_skip, statistics_wrapper
-from lib.envs.frames import stacks_frames
 from lib.envs.vector_env import Pausable
 from lib.experience.stream import EnvRange, ExperienceStream
 from lib.experience.transitions import Transitions
@@ -53,7 +52,7 @@ class ExperienceSourceFirstLast(ExperienceStream):
         self._statistics: list[Any] = [statistics_wrapper(each) for each in counted]
         envs = SyncVectorEnv([partial(Pausable, each) for each in counted], autoreset_mode=AutoresetMode.DISABLED)
         env_range = EnvRange(first_env, len(self.pool), first_env + len(self.pool))
-        super().__init__(envs, agent, seed, env_range, stacks_frames(self.pool[0]))
+        super().__init__(envs, agent, seed, env_range)
         self.frame_skip = frame_skip(self.pool[0])
 
     def __iter__(self) -> Iterator[ExperienceFirstLast]:

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
 
 from lib.envs import vector_env
-from lib.envs.observations import ObservationKind, observation_kind
+from lib.envs.frames import stacks_frames
 from lib.errors import Fault
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
@@ -280,26 +280,16 @@ class ExperienceStream(Stream):
         envs: vector environment of lib.envs.vector_env.
         agent: ptan agent, called with the states of all environments, (num_envs, ...).
         seed, env_range: see Stream.
-        stacked: whether a state is a stack of frames to which each step adds one; otherwise a state is one frame. None
-            for a stack if states are images.
 
     Attributes:
+        stacked: whether a state is a stack of frames; otherwise a state is one frame.
         clock: seconds spent in "act" and "environment".
     """
 
-    def __init__(
-        self,
-        envs: VectorEnv,
-        agent: Any,
-        seed: int = 0,
-        env_range: EnvRange | None = None,
-        stacked: bool | None = None,
-    ):
+    def __init__(self, envs: VectorEnv, agent: Any, seed: int = 0, env_range: EnvRange | None = None):
         super().__init__(envs, seed, env_range)
         self.agent = agent
-        if stacked is None:
-            stacked = observation_kind(envs.single_observation_space) is ObservationKind.IMAGE
-        self.stacked = stacked
+        self.stacked = stacks_frames(envs.single_observation_space)
 
     def newest_frames(self, states: np.ndarray) -> np.ndarray:
         """Return the newest frames, (num_envs, *frame_shape), of states."""

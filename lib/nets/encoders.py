@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.envs.composite import CompositeBox
-from lib.envs.observations import MIN_IMAGE_SIDE, ObservationKind, observation_kind
+from lib.envs.observations import MIN_IMAGE_SIDE, observation_kind
 from lib.system.machine import has_fast_bfloat16
 
 log = logging.getLogger(__name__)
@@ -47,12 +47,12 @@ class PlainEncoder(nn.Sequential):
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32):
         kind = observation_kind(shape)
-        if kind is ObservationKind.BOARD and min(shape[:2]) >= MIN_IMAGE_SIDE and shape[2] <= 4:
+        if kind == "board" and min(shape[:2]) >= MIN_IMAGE_SIDE and shape[2] <= 4:
             raise ValueError(
                 f"the shape {shape} has its channels last; they have to come first, as with pytorch_img=True or "
                 "frame_stack=True of wrap_deepmind"
             )
-        if kind is ObservationKind.IMAGE:
+        if kind == "image":
             super().__init__(
                 nn.Conv2d(shape[0], 32, kernel_size=8, stride=4),
                 nn.ReLU(),
@@ -62,7 +62,7 @@ class PlainEncoder(nn.Sequential):
                 nn.ReLU(),
                 nn.Flatten(),
             )
-        elif kind is ObservationKind.BOARD:
+        elif kind == "board":
             super().__init__(
                 nn.Conv2d(shape[0], 32, kernel_size=3, padding=1),
                 nn.ReLU(),
@@ -75,7 +75,7 @@ class PlainEncoder(nn.Sequential):
         self.dtype, self.scale = torch.float32, 1.0
         with torch.no_grad():
             self.features: int = self(torch.zeros(1, *shape)).shape[1]
-        if kind is ObservationKind.IMAGE:
+        if kind == "image":
             self.dtype, self.scale = dtype, 255.0
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -327,9 +327,9 @@ def encoder_of(
 def make_encoder(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> NormalisingEncoder:
     """Make the normalising encoder that fits the shape of a state. An ImageEncoder computes in `dtype`."""
     kind = observation_kind(shape)
-    if kind is ObservationKind.IMAGE:
+    if kind == "image":
         return ImageEncoder(shape, dtype)
-    if kind is ObservationKind.BOARD:
+    if kind == "board":
         return BoardEncoder(shape)
     return VectorEncoder(shape)
 

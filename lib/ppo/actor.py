@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from lib.actors.worker import Weights
 from lib.envs import vector_env
-from lib.envs.observations import ObservationKind, observation_kind
+from lib.envs.frames import stacks_frames
 from lib.envs.vector_env import DiscreteVectorEnv, vector_frame_skip
 from lib.errors import UsageError, divisors
 from lib.experience.episodes import Episode, to_send
@@ -187,7 +187,7 @@ class PPOActor:
             if "snapshot" in state:
                 self._sampler.load_state_dict(dict(state))
         self._rollout = self._sampler.empty()
-        self._stacked = observation_kind(space) is ObservationKind.IMAGE
+        self._stacked = stacks_frames(space)
 
     def set_model(self, model: Weights) -> None:
         """Act with these weights from now on."""

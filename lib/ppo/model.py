@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from lib.envs.observations import ObservationKind, observation_kind
+from lib.envs.observations import observation_kind
 from lib.nets.distributions import Space, distribution_of
 from lib.nets.encoders import (
     NatureEncoder,
@@ -54,7 +54,7 @@ class ActorCritic(nn.Module):
 
 def textbook_encoder(shape: tuple[int, ...]) -> NatureEncoder | NormalisingEncoder:
     """Return the encoder of Mnih et al. (2015) for images, and an encoder that is never fitted for others."""
-    return NatureEncoder(shape) if observation_kind(shape) is ObservationKind.IMAGE else make_encoder(shape)
+    return NatureEncoder(shape) if observation_kind(shape) == "image" else make_encoder(shape)
 
 
 class Model(ActorCritic):

@@ -2,18 +2,20 @@
 
 import logging
 
+import cv2
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 import fakes
 from lib.envs import observations
+from lib.envs.frames import stacks_frames
 from lib.envs.masks import MaskedBox
-from lib.envs.observations import ObservationKind, observation_kind
+from lib.envs.observations import observation_kind
 from lib.envs.single_env import make_env
 from lib.errors import UsageError
 
-VECTOR, BOARD, IMAGE = ObservationKind.VECTOR, ObservationKind.BOARD, ObservationKind.IMAGE
+VECTOR, BOARD, IMAGE = "vector", "board", "image"
 INT64 = np.iinfo(np.int64)
 
 
@@ -32,6 +34,12 @@ def moved(observation):
 def parts(observation):
     row, column = observation["place"]
     return np.concatenate([np.eye(3)[row], np.eye(4)[column], observation["speed"]])
+
+
+def resized(*channels):
+    return np.squeeze(
+        [cv2.resize(each.round().astype(np.uint8), (84, 84), interpolation=cv2.INTER_AREA) for each in channels]
+    )
 
 
 CASES = {  # space, kind and shape of the states, and what a state is computed from (None: not compared)
@@ -55,50 +63,57 @@ CASES = {  # space, kind and shape of the states, and what a state is computed f
     "square, channels last": (box(8, 8, 12), BOARD, (12, 8, 8), moved),
     "channels last": (box(9, 5, 2), BOARD, (2, 9, 5), moved),
     "as many rows as channels": (box(3, 10, 3), BOARD, (3, 3, 10), moved),
-    "column": (box(6, 1, 1), BOARD, (1, 6, 1), moved),
-    "row": (box(1, 1, 6), BOARD, (1, 1, 6), same),
-    "grey": (box(40, 50, low=1, high=255, dtype=np.uint8), IMAGE, (40, 50), same),
+    "channels first": (box(2, 9, 5), BOARD, (2, 9, 5), same),
+    "many channels": (box(5, 4, 26), BOARD, (26, 5, 4), moved),
+    "column": (box(6, 1, 1), VECTOR, (6,), np.ravel),
+    "row": (box(1, 8), VECTOR, (8,), np.ravel),
+    "row of choices": (spaces.MultiDiscrete(np.array([[2, 3]])), VECTOR, (5,), None),
+    "board with two axes of length 1": (box(1, 1, 7, 6), BOARD, (1, 7, 6), same),
+    "grey": (box(40, 50, low=1, high=255, dtype=np.uint8), IMAGE, (84, 84), resized),
     "grey of real numbers": (
         box(40, 50, 1, low=-255.0, high=255.0),
         IMAGE,
-        (40, 50),
-        lambda image: np.round((image[:, :, 0] + 255) / 2),
+        (84, 84),
+        lambda image: resized((image[:, :, 0] + 255) / 2),
     ),
-    "colours": (box(40, 50, 3, high=255, dtype=np.uint8), IMAGE, (40, 50), None),
-    "colours first": (box(3, 40, 50, low=1, high=255, dtype=np.uint8), IMAGE, (40, 50), None),
-    "colours of real numbers": (box(40, 50, 3), IMAGE, (40, 50), None),
+    "colours": (box(40, 50, 3, high=255, dtype=np.uint8), IMAGE, (84, 84), None),
+    "colours first": (box(3, 40, 50, low=1, high=255, dtype=np.uint8), IMAGE, (84, 84), None),
+    "colours of real numbers": (box(40, 50, 3), IMAGE, (84, 84), None),
+    "two channels": (box(2, 64, 64, high=255, dtype=np.uint8), IMAGE, (2, 84, 84), lambda image: resized(*image)),
+    "four frames": (box(84, 84, 4, high=255, dtype=np.uint8), IMAGE, (4, 84, 84), moved),
+    "nine channels": (box(9, 99, 90, high=255, dtype=np.uint8), IMAGE, (9, 84, 84), lambda image: resized(*image)),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_observations_become_images_boards_or_vectors_of_real_numbers(name):
     space, kind, shape, expected = CASES[name]
-    env, found = observations.prepare(fakes.Shape(space), "Shape")
+    env = observations.prepare(fakes.Shape(space), "Shape")
     state, plain = env.reset(seed=3)[0], fakes.Shape(space).reset(seed=3)[0]
-    assert found is kind
+    assert len(shape) == 2 or observation_kind(shape) == kind
     assert env.observation_space.shape == state.shape == shape
     is_precise = name in ("vector", "integers without bounds")
-    assert state.dtype == (np.uint8 if kind is IMAGE else np.float64 if is_precise else np.float32)
+    assert state.dtype == (np.uint8 if kind == IMAGE else np.float64 if is_precise else np.float32)
     assert env.observation_space.contains(state)
     if expected is not None:
         assert np.allclose(state.squeeze(), np.squeeze(expected(plain)), rtol=1e-6, atol=1e-6)
 
 
 def test_the_kind_of_an_observation_depends_on_its_shape_and_not_on_its_mask():
-    assert observation_kind((1, 36, 36)) is IMAGE
+    assert observation_kind((1, 36, 36)) == IMAGE
     board = spaces.Box(0.0, 1.0, (1, 35, 40), np.float32)
     assert MaskedBox(board, 10).shape == (2, 35, 40)
-    assert observation_kind(MaskedBox(board, 10)) is BOARD
+    assert observation_kind(MaskedBox(board, 10)) == BOARD
     with pytest.raises(ValueError, match=r"it has to be \(channels, height, width\) or \(numbers,\)"):
         observation_kind((84, 84))
 
 
 def test_numbers_outside_of_an_images_bounds_do_not_wrap_around_and_bounds_may_be_infinite(monkeypatch, recwarn):
-    env = observations.prepare(fakes.Shape(box(90, 80, high=255.0)), "Odd-v0")[0]
+    env = observations.prepare(fakes.Shape(box(90, 80, high=255.0)), "Odd-v0")
     monkeypatch.setattr(env.unwrapped.observation_space, "sample", lambda: np.full((90, 80), 400.0, np.float32))
     assert env.reset(seed=7)[0].min() == 255
     huge = fakes.Shape(box(3, 4, 4, low=-1e300, high=1e300, dtype=np.float64))
-    space = observations.prepare(huge, "Shape")[0].observation_space
+    space = observations.prepare(huge, "Shape").observation_space
     assert space == box(3, 4, 4, low=-np.inf, high=np.inf)  # float32 could not hold the bounds
     assert not recwarn.list
 
@@ -107,8 +122,7 @@ def test_numbers_outside_of_an_images_bounds_do_not_wrap_around_and_bounds_may_b
     ("space", "message"),
     [
         (box(2, 3, 4, 5), "of 4 dimensions"),
-        (spaces.Tuple([box(2), spaces.Text(5)]), r"Tuple\(.*no network here can use"),
-        (box(50, 50, 4, high=255, dtype=np.uint8), "images of 4 channels"),
+        (spaces.Tuple([spaces.Text(5)]), r"Tuple\(.*no network here can use"),
         (spaces.OneOf([spaces.Discrete(2), box(2)]), r"OneOf\(.*no network here can use"),
         (spaces.Sequence(spaces.Discrete(3)), r"Sequence\(.*no network here can use.* a Box, Discrete"),
     ],
@@ -129,7 +143,7 @@ def test_conversions_are_logged_once(caplog):
     codes, image, grid = caplog.messages
     assert codes.startswith("fakes:Codes-v0: ")
     assert "real numbers, each divided by its largest value, at most 12" in codes
-    assert "are used as grey images" in image
+    assert "are used as images" in image
     assert "are flattened into vectors. They are used as images if" in grid
 
 
@@ -144,20 +158,26 @@ class Mission(spaces.Space):
 def test_unusable_entries_of_a_dict_are_left_out_and_a_single_usable_entry_is_not_flattened(caplog, mission):
     board = spaces.Box(0, 10, (7, 7, 3), np.uint8)
     observations._log_once.cache_clear()
-    prepared, kind = observations.prepare(fakes.Shape(spaces.Dict({"image": board, "mission": mission})), "Grid")
-    assert kind is BOARD
+    prepared = observations.prepare(fakes.Shape(spaces.Dict({"image": board, "mission": mission})), "Grid")
     assert prepared.reset(seed=1)[0].shape == (3, 7, 7)
-    assert "left out, because no network here can use them: 'mission'." in caplog.text
+    assert "left out, because no network here can use them: ['mission']." in caplog.text
     speed = spaces.Box(-1.0, 1.0, (2,), np.float64)
     more = spaces.Dict({"image": board, "direction": spaces.Discrete(4), "mission": mission, "speed": speed})
-    prepared, kind = observations.prepare(fakes.Shape(more), "Grid")
-    assert kind is VECTOR
+    prepared = observations.prepare(fakes.Shape(more), "Grid")
     converted, plain = prepared.reset(seed=1)[0], fakes.Shape(more).reset(seed=1)[0]
     expected = [np.eye(4)[plain["direction"]], plain["image"].ravel() / 10, plain["speed"]]
     assert np.allclose(converted, np.concatenate(expected))
     assert observations.conversions(prepared) == [
-        "flattened in the order 'direction', 'image', 'speed'; Discrete and MultiDiscrete numbers are one-hot",
+        "flattened in the order ['direction'], ['image'], ['speed']; Discrete and MultiDiscrete numbers are one-hot",
         f"float64, divided by {[1.0] * 4 + [10.0] * 147 + [1.0] * 2}",
     ]
     by_number = spaces.Dict({0: mission, 1: speed, 2: spaces.Discrete(4)})  # type: ignore[dict-item]
-    assert observations.prepare(fakes.Shape(by_number), "Numbers")[0].reset(seed=1)[0].shape == (6,)
+    assert observations.prepare(fakes.Shape(by_number), "Numbers").reset(seed=1)[0].shape == (6,)
+
+
+@pytest.mark.parametrize("env_id", ["fakes:Frames-v0", "fakes:Frames-info-v0"])
+def test_images_of_other_channels_are_not_stacked(env_id):
+    env, plain = make_env(env_id), fakes.Shape(fakes.SHAPES["Frames"])
+    assert np.array_equal(np.asarray(env.reset(seed=1)[0])[:4], plain.reset(seed=1)[0])
+    assert np.array_equal(np.asarray(env.step(1)[0])[:4], plain.step(1)[0])
+    assert not stacks_frames(env.observation_space)
