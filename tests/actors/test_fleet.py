@@ -63,12 +63,12 @@ def _ray(ray_workers_find_the_fakes):
     """One Ray for all tests, because its start takes seconds."""
     import ray
 
-    ray.init(address="local", num_cpus=8, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
     yield
     ray.shutdown()
 
 
-@pytest.fixture(params=["inline", "process", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.fixture(params=["inline", "process", pytest.param("ray", marks=pytest.mark.long)])
 def engine(request):
     if request.param == "ray":
         request.getfixturevalue("_ray")
@@ -306,20 +306,18 @@ def test_the_verdict_names_who_waits_and_who_is_slow(faked, caplog, tmp_path):
     assert (rows[3].split(",", 2)[2], rows[5]) == ("20,2,60.0,21.0,0,0.50", "4,,0,0,0.0,81.0,0,")
 
 
-@pytest.mark.slow
-def test_a_thousand_actors_never_stand_still_while_one_in_a_hundred_dies_an_hour(faked):
+def test_a_hundred_actors_never_stand_still_while_one_dies_now_and_then(faked):
     draw, weights = random.Random(0), weights_of(1)
-    fleet, engine = faked(1000, lambda _, method: draw.randint(50, 70) if method == "play" else 30.0, patience=100.0)
-    segments, full = 0, [engine.now]  # times at which a thousand more segments have come
-    for death in range(1, 11):
+    fleet, engine = faked(100, lambda _, method: draw.randint(50, 70) if method == "play" else 30.0, patience=100.0)
+    segments, full = 0, [engine.now]  # times at which a hundred more segments have come
+    for death in range(1, 6):
         while engine.now < 100.0 + 360.0 * death:
             for index in fleet.idle():
                 fleet.order(index, weights)
             segments += len(fleet.take())
-            if segments >= 1000 * len(full):
+            if segments >= 100 * len(full):
                 full.append(engine.now)
-        engine.lose(draw.randrange(1000))
-    until(fleet, lambda: fleet.lost == 10)
+        engine.lose(draw.randrange(100))
+    until(fleet, lambda: fleet.lost == 5)
     assert max(after - before for before, after in itertools.pairwise(full[1:])) <= 75.0
-    assert len(full) > 57
-    assert sum(record.ready for record in fleet.records) == 999  # the last one that died is not back yet
+    assert len(full) > 25

@@ -28,9 +28,9 @@ def test_ppo_learns_the_right_action(env_id):
     envs = make_vector_env(env_id, 8, any_actions=True)
     model = FastModel(envs.single_observation_space, envs.single_action_space)
     sampler = Sampler(envs, Agent(model), 16, seed=1)
-    trainer = trainer_of(model, torch.optim.Adam(model.parameters(), 3e-3), minibatch=32, gamma=0.5, epochs=4)
+    trainer = trainer_of(model, torch.optim.Adam(model.parameters(), 1e-2), minibatch=32, gamma=0.5, epochs=4)
     rewards = []
-    for _, rollout in zip(range(40), sampler, strict=False):
+    for _, rollout in zip(range(16), sampler, strict=False):
         rewards.append(rollout.rewards.mean().item())
         trainer.update(rollout)
     assert np.mean(rewards[-3:]) > 0.7
@@ -38,7 +38,7 @@ def test_ppo_learns_the_right_action(env_id):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", [*(pytest.param(env_id, marks=pytest.mark.long) for env_id in IDS[:2]), *IDS[2:]])
 def test_a_run_is_resumed_bit_for_bit_and_its_policy_acts_alike_everywhere(answer, tmp_path, env_id):
     script, options = Path("distributed/02_ppo_fast.py"), ("--env-id", env_id, *SMALL)
     one, _ = run_in_parts(script, options, tmp_path / "one", [512])

@@ -32,7 +32,7 @@ def parts(env_id="fakes:Recall-v0", num_envs=8, steps=8, **settings):
 def test_what_was_shown_at_the_start_of_an_episode_decides_the_right_action_at_its_end():
     """The best return without a memory is 0.5."""
     _, sampler, trainer = parts(num_envs=16, steps=4, minibatch=32, kl_target=0.01, learning_rate_max=5e-3)
-    for _, rollout in zip(range(90), sampler, strict=False):
+    for _, rollout in zip(range(30), sampler, strict=False):
         trainer.update(rollout)
     assert np.mean([episode.total for episode in sampler.pop_episodes()][-100:]) > 0.9
 
@@ -104,8 +104,8 @@ def test_a_minibatch_has_to_hold_whole_sequences():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env_id", ["fakes:Recall-v0", "fakes:Match-masked-v0"])
-def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(answer, refused, tmp_path, env_id):
+def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(answer, refused, tmp_path):
+    env_id = "fakes:Match-masked-v0"
     options = ("--env-id", env_id, *assignments("envs=4", "rollout=10", "minibatch=20", "checkpoint_every=40"))
     one, _ = run_in_parts(SCRIPT, options, tmp_path / "one", [400])
     two, _ = run_in_parts(SCRIPT, options, tmp_path / "two", [240, 400])

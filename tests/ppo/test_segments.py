@@ -75,7 +75,7 @@ def test_a_model_that_actors_do_not_have_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("actors", "engine"), [(1, "inline"), (2, "inline"), (2, "process"), pytest.param(2, "ray", marks=pytest.mark.long)]
+    ("actors", "engine"), [(2, "inline"), (2, "process"), pytest.param(2, "ray", marks=pytest.mark.long)]
 )
 def test_actors_play_what_one_sampler_plays_with_all_environments(played, actors, engine):
     acting = acting_of(env_name="PongNoFrameskip-v4", envs=2, actors=actors, engine=engine)
