@@ -84,6 +84,7 @@ def parser(
     add("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)")
     add("--game", metavar="G", help=f"hyperparameters: {', '.join(hyperparams)} (default: {game})")
     add("--env-id", metavar="ID", help="gymnasium id of another environment; module:id imports the module first")
+    add("--env-arg", metavar="NAME=VALUE", action="append", help="argument of the environment's constructor")
     add("--seed", metavar="N", type=seed, help="seed of all random generators (default: 1)")
     add("--config", metavar="FILE", type=Path, help="JSON file of hyperparameters and options, such as a run's")
     add("--set", metavar="FIELD=VALUE", action="append", help="change a hyperparameter; --set help explains them")

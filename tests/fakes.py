@@ -64,6 +64,21 @@ class Counting(gym.Env):
         )
 
 
+class Alone(Counting):
+    """Counting of which one can be open in a process, as of a simulator with a fixed port."""
+
+    is_open = False
+
+    def __init__(self):
+        super().__init__()
+        if Alone.is_open:
+            raise RuntimeError("port 5005 is in use")
+        Alone.is_open = True
+
+    def close(self):
+        Alone.is_open = False
+
+
 class Slow(Counting):
     """Counting with slow steps.
 
@@ -699,7 +714,12 @@ def register(name: str, environment: Callable[..., gym.Env] | str, **kwargs: obj
     gym.register(f"{name}-v0", cast(Any, environment), kwargs=kwargs)
 
 
+def register_late() -> None:
+    register("Late", Counting)
+
+
 for environment in (
+    Alone,
     Alternating,
     Chain,
     Recall,

@@ -5,8 +5,11 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from gymnasium import spaces
 
+import fakes
 from running import (
     BASELINE,
     CATCH,
@@ -20,6 +23,7 @@ from running import (
     run_in_parts,
     scalars_of,
     start,
+    trusting,
     wait_for,
 )
 
@@ -121,3 +125,19 @@ def test_a_resumed_run_may_have_evaluations_that_it_did_not_have_before(ends, tr
         )
         assert code == 0, errors
     assert [step for step, _ in scalars_of(trained_run)["evaluation/mean"]] == [1344, 1408]
+
+
+def test_an_environment_whose_spaces_have_changed_is_refused_and_both_are_named(refused, trained_run, monkeypatch):
+    make = fakes.Shown.__init__
+
+    def changed(self, render_mode=None):
+        make(self, render_mode)
+        self.observation_space = spaces.Box(0, 128, (84, 84), np.uint8)
+
+    monkeypatch.setattr(fakes.Shown, "__init__", changed)
+    message = "the observation space Box(0, 255, (84, 84), uint8), and that of fakes:Shown-v0 is Box(0, 128, (84, 84), "
+    for script, *options in (
+        ("distributed/01_ppo.py", *resuming(trained_run), "--stop-after", 1408),
+        ("tools/evaluate.py", trained_run, *trusting(trained_run)),
+    ):
+        assert message in refused(Path(script), *options)

@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.window import action_names
 from lib.envs.observations import conversions, observation_kind
-from lib.envs.single_env import make_env, make_plain_env
+from lib.envs.single_env import EnvId, make_env, make_plain_env
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, count_at_limit
 from lib.run.policy import RandomPolicy
 
@@ -32,10 +32,13 @@ MOST_REWARDS = 10  # different rewards that are listed
 def main() -> None:
     parser = cli.tool(__doc__)
     parser.add_argument("env_id", metavar="ENV_ID", help='gymnasium id; "package.module:Id" imports the module first')
+    parser.add_argument(
+        "--env-arg", metavar="NAME=VALUE", action="append", default=[], help="argument of its constructor"
+    )
     parser.add_argument("--episodes", type=cli.positive, default=10, metavar="N", help="episodes (default: 10)")
     parser.add_argument("--seed", type=cli.seed, default=1, metavar="N", help="seed (default: 1)")
     args = parser.parse_args()
-    env_id = args.env_id
+    env_id = str(EnvId.of(args.env_id, args.env_arg))
     plain = make_plain_env(env_id)
     print(f"observations  {plain.observation_space}")
     plain.close()  # some games allow only one at a time

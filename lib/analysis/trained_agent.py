@@ -17,7 +17,7 @@ from lib.envs.single_env import DiscreteEnv, make_env
 from lib.errors import Fault, UsageError
 from lib.run import checkpoint
 from lib.run.checkpoint import BEST, find_checkpoint
-from lib.run.folder import read_params, trusted_id
+from lib.run.folder import read_params, require_spaces, trusted_id
 from lib.run.policy import GreedyPolicy, RandomPolicy, SampledPolicy
 
 # From the observation space and the number of actions, or a space of other actions than discrete ones.
@@ -69,6 +69,7 @@ class TrainedAgent:
         except Fault as fault:
             raise Fault(f"{fault}. Add --checkpoint last or --checkpoint STEP to load another one") from fault
         env = self.make_env()
+        require_spaces(run, self.env_id)
         space, actions, self.random = env.observation_space, env.action_space, RandomPolicy(env)
         env.close()
         try:

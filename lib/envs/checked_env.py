@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Protocol, SupportsFloat
 from weakref import WeakSet
@@ -16,6 +17,9 @@ from lib.errors import CallInterrupted, EnvironmentFailed, Fault, UsageError
 # Errors of an environment that lib.cli would take for this program's own.
 MISLEADING = (OSError, MemoryError, SystemExit)
 
+# Messages of errors that environments written for gym raise.
+OLD_MANNER = "Gym is incompatible|inherit from .?gymnasium|reset.. got an unexpected|expected 5, got 4|and no info"
+
 log = logging.getLogger(__name__)
 
 
@@ -24,7 +28,7 @@ class Guard:
 
     Raises:
         EnvironmentFailed: in place of an error that could be mistaken for this program's own.
-        UsageError: if the code needs a package that is not installed.
+        UsageError: if the code needs a package that is not installed, or is written for gym.
     """
 
     def __init__(self, describe: Callable[[], str]):
@@ -36,6 +40,11 @@ class Guard:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, gym.error.DependencyNotInstalled):
             raise UsageError(f"{self._describe()} needs another package: {error}") from error
+        if isinstance(error, TypeError | ValueError) and re.search(OLD_MANNER, str(error)):
+            raise UsageError(
+                f"{self._describe()} is written for gym, which came before gymnasium: {error}. shimmy converts it, and "
+                "an id of gym by --env-id GymV21Environment-v0 --env-arg env_id=ID"
+            ) from error
         if isinstance(error, MISLEADING):
             raise EnvironmentFailed(f"{self._describe()}: it raised {error!r}") from error
         is_known = isinstance(error, Fault | UsageError) and not isinstance(error, CallInterrupted)
@@ -77,7 +86,7 @@ class CheckedEnv(gym.Wrapper):
     def __init__(self, env: gym.Env, env_id: str):
         super().__init__(env)
         self.opened.add(self)
-        self._env_id = env_id
+        self.env_id = env_id
         self._guard = Guard(self.describe)
         self._seed: int | None = None
         self._episode = 0  # since the reset with that seed
@@ -88,8 +97,10 @@ class CheckedEnv(gym.Wrapper):
             self._seed, self._episode = seed, 0
         self._episode, self._step = self._episode + 1, 0
         with self._guard:
-            observation, info = self.env.reset(seed=seed, options=options)
-            return self._checked(observation, self.observation_space), info
+            result = self.env.reset(seed=seed, options=options)
+            if not isinstance(result, tuple | list) or len(result) != 2:
+                raise TypeError("reset() returns an observation and no info")
+            return self._checked(result[0], self.observation_space), result[1]
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         self._step += 1
@@ -150,10 +161,10 @@ class CheckedEnv(gym.Wrapper):
     def describe(self) -> str:
         """Return the environment's id, seed, step and episode since the reset with that seed, for messages."""
         if not self._episode:
-            return f"{self._env_id} (before its first reset)"
+            return f"{self.env_id} (before its first reset)"
         seed = "without a seed" if self._seed is None else f"from seed {self._seed}"
         when = f"at step {self._step}" if self._step else "at the reset"
-        return f"{self._env_id} (episode {self._episode} {seed}, {when})"
+        return f"{self.env_id} (episode {self._episode} {seed}, {when})"
 
 
 @contextlib.contextmanager

@@ -1,10 +1,17 @@
 """Single environments: make one from its gymnasium id, and wrap it so that the networks can use its states."""
 
+import ast
+import copyreg
+import functools
 import importlib
 import math
 import os
+import re
 import sys
-from typing import Any, cast
+import textwrap
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, Self, cast
 
 import gymnasium as gym
 import numpy as np
@@ -24,6 +31,42 @@ from lib.system.files import PROJECT
 from lib.system.seeds import undisturbed
 
 PPO_ACTIONS = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
+
+SPACES: dict[str, dict[str, str]] = {}  # spaces of the environments that were made here, by id; see space_text
+
+
+class EnvId(NamedTuple):
+    """Parts of an id, "package.module:function:Name-v0(size=9)". The module, or its function, registers the name."""
+
+    module: str
+    name: str
+    arguments: dict[str, Any]  # of the constructor
+
+    @classmethod
+    def of(cls, env_id: str, assignments: Sequence[str] = ()) -> Self:
+        """Return the parts of an id, with more arguments, "size=9". A value that is no Python literal is text.
+
+        Raises:
+            UsageError: if the arguments in the id, or one of the others, cannot be read.
+        """
+        path, _, rest = env_id.partition("(")
+        module, _, name = path.rpartition(":")
+        try:
+            call = cast(ast.Call, ast.parse(f"f({rest or ')'}", mode="eval").body)
+            arguments = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        except (SyntaxError, ValueError) as error:
+            raise UsageError(f"{env_id!r} is no id; with arguments, it is written as Name-v0(size=9)") from error
+        for argument, equals, text in (each.partition("=") for each in assignments):
+            if not (equals and argument.isidentifier()):
+                raise UsageError(f"--env-arg takes NAME=VALUE, not {argument + equals + text!r}")
+            arguments[argument] = text
+            with suppress(SyntaxError, ValueError):
+                arguments[argument] = ast.literal_eval(text)
+        return cls(module, name, arguments)
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return f"{self.module}:{self.name}".lstrip(":") + (f"({arguments})" if arguments else "")
 
 
 class ActionSpace(spaces.Discrete):
@@ -45,7 +88,8 @@ def make_env(
     """Make one environment. For a vector environment, use vector_env.make_vector_env.
 
     Args:
-        env_id: id registered with gymnasium; "package.module:Id" imports the module first.
+        env_id: id registered with gymnasium; "package.module:Id" imports the module first, and "Id(size=9)" passes the
+            argument to the constructor.
         tweaked: play an Atari game by DirectAtari, which is faster and gives the same states, rewards and episode ends.
         render_mode: render mode of gymnasium; None for no rendering.
         any_actions: accept every action space that PPO can use, not only Discrete.
@@ -115,6 +159,15 @@ def _wrapped_game(env: gym.Env, env_id: str, tweaked: bool) -> gym.Env:
     return observations.noted(FrameStack(env), "Atari's preprocessing of lib/envs/atari.py; the last 4 frames")
 
 
+def _made_again(env_id: str, render_mode: str | None) -> CheckedEnv:
+    return CheckedEnv(make_plain_env(env_id, render_mode), env_id)
+
+
+# An environment, which has not been reset, goes to another process as its id, and is made there: a copy would lack what
+# its class or a library in C holds.
+copyreg.pickle(CheckedEnv, lambda env: (_made_again, (env.env_id, env.render_mode)))
+
+
 class ActionsFromZero(TransformAction):
     """Shift the action space so that the first action is 0.
 
@@ -148,7 +201,6 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         UsageError: if the id is unknown, its module or another package is missing, or it does not have the render mode.
             Errors of its constructor name it; see checked_env.Guard.
     """
-    _import_module_of(env_id)
     options: dict[str, Any] = {}
     if render_mode is not None:
         options["render_mode"] = render_mode
@@ -161,6 +213,7 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
             options["max_episode_steps"] = FRAME_SKIP * env.spec.max_episode_steps
         env.close()
         env = _make(env_id, options)
+    SPACES[env_id] = {"observation": space_text(env.observation_space), "action": space_text(env.action_space)}
     modes = env.metadata.get("render_modes", [])
     if render_mode is not None and render_mode not in modes:
         env.close()
@@ -169,21 +222,48 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
 
 
 def _make(env_id: str, options: dict[str, Any]) -> gym.Env:
+    module, name, arguments = EnvId.of(env_id)
+    registered = _registered_by(module)
+    arguments |= options
     try:
         with Guard(lambda: f"{env_id} (in its constructor)"):
-            return gym.make(env_id, **options)
+            env = gym.make(name, **arguments)
+            for space in env.observation_space, env.action_space:
+                if not isinstance(space, spaces.Space):
+                    raise TypeError(f"{space} does not inherit from gymnasium.spaces.Space")
+            return env
     except gym.error.Error as error:
         text = f"cannot make the environment {env_id!r}: {error}"
-        if isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound):
+        if registered:
+            text += f" {module} has registered {textwrap.shorten(', '.join(registered), 300)}"
+        elif module:
+            text += f" {module} registers nothing when it is imported; write {module}:FUNCTION:ID if a function does it"
+        elif isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound):
             text += " Its module has to register it; --env-id your_package:YourGame-v0 imports your_package first"
         raise UsageError(text) from error
     except ModuleNotFoundError as error:
         raise UsageError(f"{env_id!r} needs a package that is missing: {error}. Install it") from error
     except TypeError as error:
-        if "argument 'render_mode'" in str(error):
-            mode = options["render_mode"]
-            raise UsageError(f"{env_id!r} cannot be made with render_mode={mode!r}: {error}") from error
-        raise
+        if not re.search(r"\(\) (missing|got an unexpected)", str(error)):
+            raise
+        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items()) or "no arguments"
+        raise UsageError(
+            f"{env_id!r} cannot be made with {given}: {error.__cause__ or error}. --env-arg NAME=VALUE passes one"
+        ) from error
+
+
+def space_text(space: spaces.Space[Any]) -> str:
+    """Return a space as text with all of its bounds, unabbreviated. Observations and actions are scaled by them."""
+    if isinstance(space, spaces.Dict):
+        return f"Dict({', '.join(f'{name!r}: {space_text(part)}' for name, part in space.items())})"
+    if isinstance(space, spaces.Tuple):
+        return f"Tuple({', '.join(map(space_text, space))})"
+    if not isinstance(space, PPO_ACTIONS):
+        return type(space).__name__  # no network uses it, and its own text may hold an address in memory
+    if isinstance(space, spaces.Box):
+        space = spaces.Box(space.low, space.high, dtype=space.dtype.type)  # a box keeps its first text
+    with np.printoptions(threshold=sys.maxsize, linewidth=sys.maxsize, floatmode="unique"):
+        return str(space)
 
 
 def reward_threshold(env_id: str) -> float | None:
@@ -205,9 +285,10 @@ def is_atari_id(env_id: str) -> bool:
 
 def _spec(env_id: str) -> EnvSpec | None:
     """Return what is registered under an id, after importing its module; None if it is unknown."""
-    _import_module_of(env_id)
+    module, name, _ = EnvId.of(env_id)
+    _registered_by(module)
     try:
-        namespace, name, version = registration.parse_env_id(env_id.rpartition(":")[2])
+        namespace, name, version = registration.parse_env_id(name)
         if version is None:  # gym.make takes the newest one
             version = registration.find_highest_version(namespace, name)
         return gym.spec(registration.get_env_id(namespace, name, version))
@@ -215,26 +296,26 @@ def _spec(env_id: str) -> EnvSpec | None:
         return None
 
 
-def module_of(env_id: str) -> str:
-    """Return the module that an id names before its colon, or ""."""
-    return env_id.rpartition(":")[0]
-
-
-def _import_module_of(env_id: str) -> None:
-    """Import the module that an id names before its colon, which gym.make does without a reason if that fails.
+@functools.cache
+def _registered_by(path: str) -> list[str]:
+    """Import the module of an id, call its function, if one is named, and return the ids that they have registered.
 
     The module may be installed, or in the current folder or the project folder. The user has named it; see
-    folder.trusted_id.
+    folder.trusted_id. gym.make would import it, too, but give no reason if that fails.
     """
-    module = module_of(env_id)
+    module, _, function = path.partition(":")
     if not module:
-        return
+        return []
     # What is installed comes first. Worker processes import modules through this function as well.
     sys.path += [folder for folder in (os.getcwd(), str(PROJECT)) if folder not in sys.path]
-    name = f"the module {module!r} of {env_id!r}"
+    before = set(gym.registry)
     try:
-        with Guard(lambda: name):
-            importlib.import_module(module)
+        with Guard(lambda: f"the module {module!r}"):
+            imported = importlib.import_module(module)
+            if function:
+                getattr(imported, function)()
     except ModuleNotFoundError as error:
         advice = "It has to be installed or in the current folder, under a name that no other module has"
-        raise UsageError(f"{name} fails to import: {error}. {advice}") from error
+        raise UsageError(f"the module {module!r} fails to import: {error}. {advice}") from error
+    package = module.partition(".")[0]  # which gymnasium may have imported before
+    return [name for name, spec in gym.registry.items() if name not in before or package in str(spec.entry_point)]

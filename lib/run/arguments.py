@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import nn
 
-from lib.envs.single_env import is_atari_id, reward_threshold
+from lib.envs.single_env import SPACES, EnvId, is_atari_id, reward_threshold
 from lib.errors import UsageError
 from lib.hyperparameters import ATARI, HYPERPARAMS, LONGEST_RUN_NAME, OWN, RunParameters, explain, plain, settings_of
 from lib.run.folder import FORMAT, describe_network, find, read_params, session, trusted_id
@@ -70,7 +70,7 @@ Argv = Sequence[str] | None
 Resolved = tuple[RunParameters, RunOptions]
 
 # Options that all scripts share. All others are the script's own.
-COMMON = {"set", "config", "env_id", *(field.name for field in dataclasses.fields(RunOptions))}
+COMMON = {"set", "config", "env_id", "env_arg", *(field.name for field in dataclasses.fields(RunOptions))}
 RECORDED = ("game", "seed", "init")  # common options that a resumed run takes from params.json
 LONGEST_CHANGES = 130  # characters of the changes in a run's name
 
@@ -117,6 +117,10 @@ def resolve(parser: Parser, argv: Argv, script: str) -> Resolved:
     options, knobs = parser.parse(argv)
     config = _read_config(options.pop("config"), parser.kind, knobs) if "config" in options else Config({}, {}, "")
     options["device"] = usable_device(options.get("device", "cpu"))
+    if arguments := options.pop("env_arg", []):
+        if "env_id" not in options:
+            raise UsageError("--env-arg needs --env-id, whose constructor gets the argument")
+        options["env_id"] = str(EnvId.of(options["env_id"], arguments))
     for name in ("resume", "init"):
         if name in options:
             options[name] = find(options[name], options.get("runs_dir", DEFAULT_RUNS_DIR))
@@ -203,12 +207,13 @@ def _usual_fields(hyperparams: Mapping[str, RunParameters], game: str, env_id: s
     if env_id is None:
         return fields
     # The game's own goal means nothing in another environment.
-    name, goal = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id)[:LONGEST_RUN_NAME], reward_threshold(env_id)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id).rstrip("-")[:LONGEST_RUN_NAME]
+    goal = reward_threshold(env_id)
     return fields | {"env_name": env_id, "run_name": name, "stop_reward": goal, "milestone": None}
 
 
 def describe(script: str, params: RunParameters, options: RunOptions, net: nn.Module | None = None) -> Values:
-    """Return the content of params.json: the settings that reproduce the run, its network, and its first session."""
+    """Return the content of params.json: the run's settings, spaces, network and first session."""
     return {
         "format": FORMAT,
         "script": script,
@@ -217,6 +222,7 @@ def describe(script: str, params: RunParameters, options: RunOptions, net: nn.Mo
         "hyperparameters": dataclasses.asdict(params),
         "knobs": options.knobs,
         "init": options.init,
+        "spaces": SPACES.get(params.env_name, {}),
         "network": {} if net is None else describe_network(net),
         "sessions": [session(options.device)],
     }

@@ -20,7 +20,7 @@ import numpy as np
 from ignite.engine import Engine, Events
 from tqdm import tqdm
 
-from lib.envs.single_env import module_of
+from lib.envs.single_env import EnvId
 from lib.experience.episodes import Episode
 from lib.hyperparameters import RunParameters
 from lib.run.arguments import CHANGEABLE, RunOptions
@@ -247,7 +247,8 @@ def tool_command(tool: str, run: Path, env_id: str, *options: str, which: str = 
 
 def env_option(env_id: str) -> list[str]:
     """Return the option that allows the import of an environment's module; none for gymnasium's own environments."""
-    return ["--env-id", env_id] if module_of(env_id) else []
+    module, name, _ = EnvId.of(env_id)
+    return ["--env-id", f"{module}:{name}"] if module else []
 
 
 def command(script: Path, *words: str) -> str:

@@ -33,7 +33,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
-from lib.envs.single_env import module_of
+from lib.envs.single_env import SPACES, EnvId
 from lib.errors import UsageError
 from lib.system import files, machine
 
@@ -181,14 +181,15 @@ def trusted_id(run: Path, env_id: str, given: str | None) -> str:
 
     Importing a module runs its code, so an id whose module only the run names is refused.
     """
-    if given is None and module_of(env_id):
+    recorded, requested = EnvId.of(env_id), EnvId.of(given or env_id)
+    option = f"--env-id {shlex.quote(env_id)}"
+    if given is None and recorded.module:
         raise UsageError(
-            f"{run} plays {env_id}, and importing {module_of(env_id)} runs its code. If you trust it, add "
-            f"--env-id {shlex.quote(env_id)}"
+            f"{run} plays {env_id}, and importing {recorded.module} runs its code. If you trust it, add {option}"
         )
-    if given is not None and given.rpartition(":")[2] != env_id.rpartition(":")[2]:
-        raise UsageError(f"{run} plays {env_id}, not {given}; give --env-id {shlex.quote(env_id)}, or another run")
-    return given or env_id
+    if requested.name != recorded.name or requested.arguments not in ({}, recorded.arguments):
+        raise UsageError(f"{run} plays {env_id}, not {given}; give {option}, or another run")
+    return str(recorded._replace(module=requested.module))
 
 
 def read_params(run: Path) -> dict[str, Any]:
@@ -200,6 +201,17 @@ def read_params(run: Path) -> dict[str, Any]:
             f"version reads format {FORMAT}. Use that version, or give another run"
         )
     return content
+
+
+def require_spaces(run: Path, env_id: str) -> None:
+    """Refuse an environment, made in this process, whose spaces differ from those with which the run was trained."""
+    made = SPACES.get(env_id, {})
+    for kind, space in read_params(run).get("spaces", {}).items():
+        if made.get(kind, space) != space:
+            raise UsageError(
+                f"{run} was trained with the {kind} space {space}, and that of {env_id} is {made[kind]} now. Restore "
+                "the environment, or start a new run"
+            )
 
 
 def read_json(file: Path) -> dict[str, Any]:

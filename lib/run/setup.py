@@ -35,7 +35,7 @@ from lib.run.console import Screen, continue_command
 from lib.run.episodes import EpisodeFile, Episodes, remove_videos
 from lib.run.evaluation import EPISODES_BETWEEN, PeriodicEvaluation, evaluate_at_end
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_as_last, register_events
-from lib.run.folder import GrowingFiles, RunFolder, new_folder, read_json, write_json
+from lib.run.folder import GrowingFiles, RunFolder, new_folder, read_json, require_spaces, write_json
 from lib.run.policy import GreedyPolicy
 from lib.run.speed import Speed
 from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper
@@ -104,7 +104,9 @@ def setup_ignite(
         folder = RunFolder(path, is_new=options.resume is None)
         undo.push(lambda kind, error, trace: folder.leave(isinstance(error, Exception) and not source.steps_done))
         undo.callback(lambda: close_all(opened))
-        if not options.resume:
+        if options.resume:
+            require_spaces(path, params.env_name)
+        else:
             write_json(path / "params.json", describe(run_name, params, options, net))
         log.info("Run folder: %s", folder.path)
         episodes = Episodes(source, params.stop_reward, params.milestone, began)

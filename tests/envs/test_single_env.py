@@ -1,9 +1,12 @@
 """Making one environment: which ones are refused, and how their actions are numbered."""
 
+import copy
 import itertools
 import os
+from typing import Any
 
 import ale_py
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -13,7 +16,7 @@ from gymnasium.wrappers import FrameStackObservation, RecordEpisodeStatistics
 import fakes
 from lib.envs.atari import NOOP_MAX
 from lib.envs.checked_env import closing
-from lib.envs.single_env import make_env, reward_threshold
+from lib.envs.single_env import make_env, reward_threshold, space_text
 from lib.envs.vector_env import make_vector_env
 from lib.errors import EnvironmentFailed, UsageError
 
@@ -25,7 +28,15 @@ GAME = {"game": "pong", "repeat_action_probability": 0.0, "full_action_space": F
     [
         ("NoSuchGame-v0", "has to register it"),
         ("no_such_module:Game-v0", "No module named 'no_such_module'"),
-        ("fakes:NoSuchGame-v0", "'fakes:NoSuchGame-v0': Environment `NoSuchGame` doesn't exist"),
+        (
+            "fakes:NoSuchGame-v0",
+            "'fakes:NoSuchGame-v0': Environment `NoSuchGame` doesn't exist.* registered Alone-v0, ",
+        ),
+        ("json:Game-v0", "json registers nothing when it is imported; write json:FUNCTION:ID if a function does it"),
+        (
+            "fakes:Catch-v0(size=9, wind=2)",
+            r"cannot be made with size=9, wind=2: .*'wind'\. --env-arg NAME=VALUE passes",
+        ),
         ("NeedsPackage-v0", "'NeedsPackage-v0' needs a package that is missing: No module named 'robots'. Install it"),
         ("Pendulum-v1", r"Box\(-2.0, 2.0, .*02_ppo_fast.py takes this space"),
         ("fakes:Heat-v0", "of 4 dimensions"),
@@ -41,9 +52,47 @@ def test_environments_that_no_script_can_use_are_refused(env_id, message, regist
         make_env(env_id)
 
 
+def test_a_function_may_register_an_environment():
+    assert make_env("fakes:register_late:Late-v0").reset(seed=1)[0] == 0
+
+
+def reset(self):
+    return np.zeros(1, np.uint8)
+
+
+OLD: dict[str, dict[str, Any]] = {
+    "spaces": {"action_space": property(lambda self: "Discrete(2) of gym", lambda self, space: None)},
+    "reset": {"reset": reset},
+    "observation": {"reset": lambda self, seed=None, options=None: np.zeros(1, np.uint8)},
+    "step": {"step": lambda self, action: (np.zeros(1, np.uint8), 0.0, True, {})},
+}
+
+
+@pytest.mark.parametrize("old", OLD)
+@pytest.mark.parametrize("unchecked", [False, True])
+def test_an_environment_in_the_manner_of_gym_is_refused_with_what_converts_it(register, old, unchecked):
+    register("Old-v0", type("Old", (fakes.Counting,), OLD[old]), disable_env_checker=unchecked)
+    with pytest.raises(UsageError, match=r"^Old-v0 \(.* is written for gym.*--env-id GymV21Environment-v0"):
+        make_env("Old-v0").step(0)
+
+
 def test_a_missing_render_mode_is_refused():
     with pytest.raises(UsageError, match="'fakes:Catch-v0' cannot be made with render_mode='rgb_array'"):
         make_env("fakes:Catch-v0", render_mode="rgb_array")
+
+
+def test_arguments_of_an_id_reach_the_constructor():
+    assert make_env("fakes:Chain-v0(length=5)").observation_space.shape == (5,)
+    assert make_vector_env("fakes:Chain-v0(length=5)", 2).single_observation_space.shape == (5,)
+
+
+def test_an_environment_goes_to_another_process_as_its_id():
+    env = make_env("fakes:Constructed-v0")
+    made = fakes.Constructed.made
+    other = cloudpickle.loads(cloudpickle.dumps(env))
+    assert fakes.Constructed.made == made + 1
+    assert other.reset(seed=1)[0] == env.reset(seed=1)[0]
+    assert type(other) is type(env)
 
 
 def test_a_game_that_allows_one_instance_is_made(register):
@@ -129,3 +178,19 @@ def test_rendering_changes_no_environment_variable(monkeypatch):
     before = dict(os.environ)
     make_env("fakes:Shown-v0", render_mode="rgb_array").close()
     assert dict(os.environ) == before
+
+
+LOW = np.linspace(-1, 0, 2000, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("space", "other"),
+    [
+        (spaces.Discrete(3), spaces.Discrete(3, start=1)),
+        (spaces.Box(LOW, 1), spaces.Box(np.where(np.arange(2000) == 999, np.nextafter(LOW, 1), LOW), 1)),
+        (spaces.Dict(a=spaces.Tuple([spaces.Discrete(2)])), spaces.Dict(a=spaces.Tuple([spaces.Discrete(3)]))),
+    ],
+)
+def test_the_text_of_a_space_has_all_that_the_space_has(space, other):
+    str(space), str(other)  # abbreviated, and kept by a Box
+    assert space_text(space) == space_text(copy.deepcopy(space)) != space_text(other)

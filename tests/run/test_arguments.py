@@ -76,6 +76,9 @@ def test_a_script_has_the_books_hyperparameters_and_its_options_as_attributes():
         (["--game", "chess"], "unknown game 'chess'; choose one of pong, breakout-small, breakout, invaders"),
         (["--game", "own"], "unknown game 'own'; choose one of pong"),
         (["--env-id", ""], "run_name is ''; it has to be 1 to 60 letters"),
+        (["--env-arg", "size=3"], "--env-arg needs --env-id"),
+        (["--env-id", "Maze-v0", "--env-arg", "size"], "--env-arg takes NAME=VALUE, not 'size'"),
+        (["--env-id", "Maze-v0(size"], "'Maze-v0(size' is no id; with arguments, it is written as Name-v0(size=9)"),
         (["--device", "abacus"], "finds no device 'abacus' on this machine; use one of cpu"),
         (["--stop-after", "10000"], "within the warm-up of 10000 steps"),
         (["--stop-after", "0"], "argument --stop-after: '0' is not a whole number, at least 1"),
@@ -117,6 +120,23 @@ def test_another_environment_has_the_goal_that_it_is_registered_with_unless_anot
     assert resolve("--env-id", "examples.snake:Snake")[0].stop_reward == 7.0  # gymnasium makes the newest version
     params = resolve("--env-id", "ALE/Freeway-v5")[0]
     assert (params.run_name, params.stop_reward, params.milestone) == ("ALE-Freeway-v5", None, None)
+
+
+def test_arguments_of_the_constructor_are_part_of_the_id_and_recorded():
+    words = (
+        "--env-id",
+        "fakes:Catch-v0",
+        "--env-arg",
+        "zoom=12",
+        "--env-arg",
+        "wind=8x8",
+        "--env-arg",
+        "rest=[0, ':']",
+    )
+    params, _ = resolve(*words)
+    assert params.env_name == "fakes:Catch-v0(zoom=12, wind='8x8', rest=[0, ':'])"
+    assert resolve("--env-id", params.env_name, "--env-arg", "zoom=13")[0].env_name.startswith("fakes:Catch-v0(zoom=13")
+    assert params.run_name == "fakes-Catch-v0-zoom-12-wind-8x8-rest-0"
 
 
 def test_a_config_sets_hyperparameters_and_options_and_the_command_line_wins(config):

@@ -114,6 +114,13 @@ def test_a_module_that_only_the_run_names_is_quoted_because_a_stranger_may_have_
         trusted_id(tmp_path, "x; touch y:Game-v0", None)
 
 
+def test_a_run_keeps_the_arguments_of_its_environment(tmp_path):
+    recorded = "maze:Maze-v0(size=9)"
+    assert trusted_id(tmp_path, recorded, "maze:Maze-v0") == trusted_id(tmp_path, recorded, recorded) == recorded
+    with pytest.raises(UsageError, match=r"plays maze:Maze-v0\(size=9\), not maze:Maze-v0\(size=8\)"):
+        trusted_id(tmp_path, recorded, "maze:Maze-v0(size=8)")
+
+
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_the_commit_is_marked_if_the_code_differs_from_it_but_not_if_documents_do(tmp_path, monkeypatch):
     def git(*arguments):

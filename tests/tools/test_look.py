@@ -28,6 +28,7 @@ def test_look_prints_spaces_rewards_lengths_and_returns(look):
     assert 0.05 < float(error) < 0.3
     assert re.fullmatch(r"[\d,]+ steps/s", seen["speed"])
     assert look("fakes:Vector-info-v0", "--episodes", 10)["legal"].startswith("80%")  # an illegal one would raise
+    assert look("fakes:Chain-v0", "--env-arg", "length=4", "--episodes", 1)["states"] == "vector, (4,) float32"
     assert "±" not in look("fakes:Vector-v0", "--episodes", 1)["return"]
     assert re.fullmatch(r"-\S+ to -\S+, quartiles( -\S+){3}", look("Pendulum-v1", "--episodes", 1)["rewards"])
 
