@@ -109,6 +109,8 @@ class Players(ExperienceSource):
     def start(self) -> None:
         """Start the players."""
         if self.fleet is None:
+            for env in self.pool:
+                env.close()  # the players make their own, and some games allow one at a time
             makes = [partial(Player, part, self._rounds, self.traces) for part in self._parts]
             envs = [(part.env_range.indices, part.seed) for part in self._parts]
             names = [

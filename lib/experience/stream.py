@@ -203,6 +203,9 @@ class Stream(ExperienceSource):
         """Return the undiscounted, unclipped return and the agent steps of an episode that has just ended."""
         return float(infos["episode"]["r"][env]), int(infos["episode"]["l"][env])
 
+    def close(self) -> None:
+        self.envs.close()
+
     def pop_episodes(self) -> list[Episode]:
         episodes, self._episodes = self._episodes, []
         return episodes
@@ -250,7 +253,8 @@ class Stream(ExperienceSource):
         if reason:
             log.warning(
                 "The environments could not be restored from their seeds and actions (%s), and were reset. The resumed "
-                "run is valid, but not identical to an uninterrupted one.",
+                "run is valid, but not identical to an uninterrupted one. What an environment keeps from episode to "
+                "episode, such as the level of a curriculum, is lost.",
                 reason,
             )
             self.interrupted_states = saved["states"].numpy()

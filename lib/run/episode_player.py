@@ -108,9 +108,11 @@ def play_together(
 ) -> None:
     """Play several episodes together, a step of each at a time, so that the network sees a batch of states.
 
+    If there are fewer players than episodes, a player whose episode has ended plays the next one.
+
     Args:
         policy, seed: see EpisodePlayer.
-        players: players of different environments, at least one for each number.
+        players: players of different environments.
         numbers: indices of the episodes in the evaluation.
         done: function that receives each result as soon as the episode ends.
         stopped: function that is called before every reset and step. The episodes are abandoned if it returns True.
@@ -119,7 +121,8 @@ def play_together(
     # exits. This disabled one keeps the cache until all episodes have ended.
     with torch_threads(1), torch.autocast("cpu", enabled=False):
         playing: list[EpisodePlayer] = []
-        for player, number in zip(players, numbers, strict=False):
+        waiting = iter(numbers)
+        for player, number in zip(players, waiting, strict=False):
             if stopped():
                 return
             player.start(seed, number)
@@ -130,4 +133,6 @@ def play_together(
                 player.step(action)
                 if player.result is not None:
                     done(player.result)
+                    if (following := next(waiting, None)) is not None and not stopped():
+                        player.start(seed, following)
             playing = [player for player in playing if player.result is None]

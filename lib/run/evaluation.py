@@ -24,6 +24,7 @@ import numpy as np
 from ignite.engine import Engine, Events
 
 from lib.envs.single_env import make_env
+from lib.errors import UsageError
 from lib.run.arguments import RunOptions
 from lib.run.checkpoint import LAST
 from lib.run.console import tool_command
@@ -104,13 +105,34 @@ def _play_groups(
     stopped: Callable[[], bool] = lambda: False,
 ) -> None:
     """Play groups one after the other in this process."""
-    players: list[EpisodePlayer] = []
+    players = make_players(make_env, max(map(len, groups), default=0), stopped)
     with ExitStack() as stack:
+        for player in players:
+            stack.callback(player.env.close)
         for numbers in groups:
-            while len(players) < len(numbers) and not stopped():
-                players.append(EpisodePlayer(make_env()))
-                stack.callback(players[-1].env.close)
             play_together(policy, players, seed, numbers, done, stopped)
+
+
+def make_players(
+    make_env: Callable[[], gym.Env], number: int, stopped: Callable[[], bool] = lambda: False
+) -> list[EpisodePlayer]:
+    """Make environments and their players, until `stopped`, or as many as can be made: some games allow only one.
+
+    Raises:
+        UsageError: if none can be made.
+    """
+    players: list[EpisodePlayer] = []
+    while len(players) < number and not stopped():
+        try:
+            players.append(EpisodePlayer(make_env()))
+        except Exception as error:  # of the environment
+            reason = f"{type(error).__name__}: {error}"
+            if not players:
+                raise UsageError(f"an evaluation cannot make an environment of its own: {reason}") from error
+            made = len(players)
+            log.info("The evaluation plays in %d of %d environments, because others fail: %s", made, number, reason)
+            break
+    return players
 
 
 def _play_in_processes(
@@ -205,7 +227,7 @@ class PeriodicEvaluation:
 
     every: int  # agent steps between two evaluations
     policy: Policy
-    envs: Sequence[gym.Env]  # from make_env, one for each episode; all episodes are played together
+    players: Sequence[EpisodePlayer]  # of environments from make_env; all episodes are played together
     seed: int
     steps: Callable[[], int]  # returns the agent steps so far
     stopped: Callable[[], bool] = lambda: False  # returns whether to abandon an evaluation
@@ -213,7 +235,6 @@ class PeriodicEvaluation:
 
     def attach(self, engine: Engine, untimed: Untimed) -> None:
         """Evaluate after an iteration if it is due, and at the start of a resumed run, and fire EVALUATED."""
-        players = [EpisodePlayer(env) for env in self.envs]
         self._last = self.steps()  # agent step of the last evaluation
 
         def is_due(engine: Engine, event: int) -> bool:
@@ -222,8 +243,9 @@ class PeriodicEvaluation:
         def play(engine: Engine) -> None:
             results: list[EpisodeResult] = []
             with untimed(), undisturbed():
-                play_together(self.policy, players, self.seed, range(len(players)), results.append, self.stopped)
-            if len(results) == len(players):  # it was not abandoned
+                numbers = range(EPISODES_BETWEEN)
+                play_together(self.policy, self.players, self.seed, numbers, results.append, self.stopped)
+            if len(results) == EPISODES_BETWEEN:  # it was not abandoned
                 self._last = self.steps()
                 statistics = summary(results)
                 self.spread = {name: statistics[name] for name in SPREAD}

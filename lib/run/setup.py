@@ -33,7 +33,7 @@ from lib.run.checkpoint import (
 )
 from lib.run.console import Screen, continue_command
 from lib.run.episodes import EpisodeFile, Episodes, remove_videos
-from lib.run.evaluation import EPISODES_BETWEEN, PeriodicEvaluation, evaluate_at_end
+from lib.run.evaluation import EPISODES_BETWEEN, PeriodicEvaluation, evaluate_at_end, make_players
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_as_last, register_events
 from lib.run.folder import GrowingFiles, RunFolder, new_folder, read_json, require_spaces, write_json
 from lib.run.policy import GreedyPolicy
@@ -119,10 +119,10 @@ def setup_ignite(
         recorder: Recorder | None = None
         with undisturbed():
             if net is not None and options.evaluate_every:
-                envs = [make_env(params.env_name, any_actions=True) for _ in range(EPISODES_BETWEEN)]
-                opened += envs
+                players = make_players(partial(make_env, params.env_name, any_actions=True), EPISODES_BETWEEN)
+                opened += [player.env for player in players]
                 periodic = PeriodicEvaluation(
-                    options.evaluate_every, GreedyPolicy(net), envs, options.seed, steps, stopped
+                    options.evaluate_every, GreedyPolicy(net), players, options.seed, steps, stopped
                 )
             if options.record_every:
                 from lib.run import videos  # few runs need it

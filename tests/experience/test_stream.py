@@ -117,6 +117,7 @@ def test_environments_that_cannot_be_restored_are_reset(make, game, caplog, monk
     monkeypatch.setattr(fakes.Refusing, "left", 100)
     assert np.array_equal(resumed.interrupted_states, source.states)
     assert "could not be restored from their seeds and actions (" in caplog.text
+    assert "the level of a curriculum, is lost" in caplog.text
     assert ("(RuntimeError: not allowed), and were reset" in caplog.text) == (game == "fakes:Refusing-v0")
     assert resumed.steps_done == source.steps_done
     next(iter(resumed))
