@@ -218,7 +218,9 @@ def scalars_of(path: Path) -> dict[str, list[tuple[int, float]]]:
     """Return a run's TensorBoard scalars as {tag: [(step, value)]}, without the tags that depend on the clock."""
     accumulator = EventAccumulator(str(path), size_guidance={"scalars": 0})
     accumulator.Reload()
-    tags = [tag for tag in accumulator.Tags()["scalars"] if not tag.startswith(("time/", "end/")) and "fps" not in tag]
+    tags = [
+        tag for tag in accumulator.Tags()["scalars"] if not tag.startswith(("time/", "result/")) and "fps" not in tag
+    ]
     assert {"episodes/reward", "train/loss", "train/avg_loss"} <= set(tags)
     return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in tags}
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 FIGURES_EVERY = 5_000  # iterations between two figures
 
-# Entries of result.json that are written as end/<name>, besides steps_per_second of this process.
+# Entries of result.json that are written as result/<name>, besides steps_per_second of this process. TensorBoard sorts
+# its groups by name, so that the curves come first.
 END = ("mean_100", "best_mean", "seconds")
 
 
@@ -115,13 +116,13 @@ class TensorBoard:
         engine.add_event_handler(Events.ITERATION_COMPLETED(every=FIGURES_EVERY), write)
 
     def write_end(self, hyperparameters: Mapping[str, object], result: Mapping[str, Any], step: int) -> None:
-        """Write end/* of a result.json, and the run's row on the HParams page, against the agent step.
+        """Write result/* of a result.json, and the run's row on the HParams page, against the agent step.
 
         Hyperparameters that are not numbers, texts or booleans are written as text.
         """
         values = {name: result[name] for name in END}
         values["steps_per_second"] = result["this_process"]["steps_per_second"]
-        metrics = {f"end/{name}": value for name, value in values.items() if value is not None}
+        metrics = {f"result/{name}": value for name, value in values.items() if value is not None}
         for tag, value in metrics.items():
             self.logger.writer.add_scalar(tag, value, step)
         plain = {

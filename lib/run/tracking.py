@@ -48,7 +48,7 @@ class Tracker:
     def finish(self, run: Path, result: Mapping[str, Any]) -> None:
         """Send the last scalars, the final evaluation and the learning curve, and close the run at the tracker."""
         evaluation = result.get("evaluation", {})
-        self.scalars |= {f"end/evaluation_{name}": evaluation[name] for name in SPREAD if name in evaluation}
+        self.scalars |= {f"result/evaluation_{name}": evaluation[name] for name in SPREAD if name in evaluation}
         self.send_scalars()
         if (run / "curve.png").exists():
             self.send(run / "curve.png")

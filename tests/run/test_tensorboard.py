@@ -78,10 +78,10 @@ def test_figures_hyperparameters_and_the_result_are_written_at_agent_steps(tmp_p
     board.close()
     accumulator = read(tmp_path)
     assert [event.step for event in accumulator.Images("pictures/empty")] == [30, 60]
-    assert {tag: values for tag, values in scalars(tmp_path).items() if tag.startswith("end/")} == {
-        "end/mean_100": [(70, 1.5)],
-        "end/best_mean": [(70, 2.5)],
-        "end/seconds": [(70, 3.0)],
+    assert {tag: values for tag, values in scalars(tmp_path).items() if tag.startswith("result/")} == {
+        "result/mean_100": [(70, 1.5)],
+        "result/best_mean": [(70, 2.5)],
+        "result/seconds": [(70, 3.0)],
     }
     content = accumulator.summary_metadata["_hparams_/session_start_info"].plugin_data.content
     hparams = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams

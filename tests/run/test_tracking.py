@@ -75,7 +75,7 @@ def test_a_tracker_gets_scalars_parameters_curve_videos_and_the_final_evaluation
     assert returns == [value for _, value in scalars["episodes/reward"]]  # several end in one rollout
     assert max(row["agent_steps"] for row in recorded.rows if "episodes/reward" in row) > len(returns)
     result = json.loads((path / "result.json").read_text())
-    assert recorded.rows[-1]["end/evaluation_mean"] == result["evaluation"]["mean"]
+    assert recorded.rows[-1]["result/evaluation_mean"] == result["evaluation"]["mean"]
     assert [recorded.config[field] for field in ("seed", "script", "envs")] == [1, "01_ppo", 4]
     assert path.name[-60:] in recorded.names[-1]
     assert len(recorded.files) == 1 + len(list((path / "videos").iterdir()))
