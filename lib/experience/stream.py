@@ -265,7 +265,7 @@ class Stream(ExperienceSource):
         starts, actions = self._snapshot.starts, self._snapshot.actions
         self._reset(np.ones(self.envs.num_envs, bool))
         vector_env.pause(self.envs, starts > 0)
-        with TaskProgress("Replaying actions", len(actions) * self.envs.num_envs) as progress:
+        with TaskProgress("Restoring environments by repeating actions", len(actions) * self.envs.num_envs) as progress:
             for step in range(len(actions) + 1):
                 if step and (starting := starts == step).any():
                     self._reset(starting)
