@@ -10,7 +10,7 @@ import ptan
 import pytest
 import torch
 
-from fakes import Catch, Counting, Linear, Random, Slow, Unbuildable
+from fakes import Counting, Linear, Random, Slow, Unbuildable
 from lib.actors.fleet import Fleet
 from lib.actors.player import block_seed
 from lib.actors.players import Players
@@ -177,22 +177,6 @@ def test_a_lost_player_starts_new_episodes_and_cycles_go_on_without_it(players_o
     seeds = {episode.trace().seed for episode in source.pop_episodes()}
     ended = {number for seed, number in numbers.items() if seed in seeds}
     assert len(ended) == max(ended)  # all but the one that was lost
-
-
-@pytest.mark.parametrize(("batch_size", "threads"), [(63, 2), (64, 4)])
-def test_a_learner_with_small_updates_leaves_a_core_to_each_player(players_of, monkeypatch, batch_size, threads):
-    monkeypatch.setattr("lib.actors.players.cores", lambda: 4)
-    before = torch.get_num_threads()
-    torch.set_num_threads(4)
-    try:
-        source = players_of([Catch(), Catch()], players=2, engine="inline", batch_size=batch_size)
-        assert torch.get_num_threads() == 4
-        next(iter(source))
-        assert torch.get_num_threads() == threads
-        source.close()
-        assert torch.get_num_threads() == 4
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_a_run_that_stops_without_a_player_that_hangs_is_resumed(players_of, monkeypatch):

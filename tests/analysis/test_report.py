@@ -147,20 +147,6 @@ def test_the_page_names_no_private_folder_and_warns_if_commits_differ(tmp_path):
 
 
 @pytest.mark.usefixtures("small_pictures")
-def test_pictures_without_data_are_left_out_and_reported(tmp_path):
-    def drawn():
-        read = [Run.read(run)]
-        pictures = report.draw_pictures(read)
-        missing = report.render_page(read, pictures).partition("No run has recorded")[2].partition("</p>")[0]
-        return list(pictures), ["speed" in missing, "time" in missing]
-
-    run = make_run(tmp_path / "run")
-    assert drawn() == (["steps", "minutes", "parts"], [True, False])
-    (run / "result.json").unlink()
-    assert drawn() == (["steps", "minutes"], [True, True])
-
-
-@pytest.mark.usefixtures("small_pictures")
 def test_the_page_is_written_to_the_folder_of_one_run_and_to_a_new_one_for_several(answer, ends, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     one, new = make_run(tmp_path / "one"), make_run(tmp_path / "new", episodes=0)

@@ -2,9 +2,7 @@
 
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -87,14 +85,6 @@ def test_a_run_with_its_own_network_is_played_with_that_network_or_not_at_all(an
     model = tmp_path / "model"
     answer(PUBLISH, run, model, *trusting(run), *option.split(), "--checkpoint", "last", "--episodes", 1)
     assert f"{model.name} --env-id fakes:Vector-v0 --network" in (model / "README.md").read_text()
-
-
-def test_a_network_without_a_class_of_its_own_is_built_by_a_function_of_the_script(monkeypatch):
-    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
-    monkeypatch.setattr("sys.argv", ["/project/10_mine.py"])
-    cell = type("Cell", (torch.nn.Linear,), {"__module__": "__main__"})  # of a notebook
-    for net in (torch.nn.Sequential(torch.nn.Linear(3, 2)), cell(3, 2)):
-        assert describe_network(net) == {"builder": "/project/10_mine.py:NAME"}
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from examples import snake
 from examples.snake import DOWN, LEFT, MOVES, RIGHT, UP, Snake
 from oracles import boards
 
@@ -67,16 +66,3 @@ def test_whole_episodes_equal_those_of_the_slow_twin():
             ended, deaths, foods = terminated or truncated, deaths + terminated, foods + eats
     assert deaths > 100
     assert foods > 50
-
-
-def test_the_rendered_frame_shows_the_snake_and_its_food():
-    env = gym.make("Snake-v0", render_mode="rgb_array")
-    env.reset(seed=1, options={"body": [(4, 4), (4, 5), (3, 5)], "food": (9, 0)})
-    frame = np.asarray(env.render())
-    assert (frame.shape, frame.dtype) == ((160, 160, 3), np.uint8)
-    centres = frame[8::16, 8::16]
-    assert cells((centres == snake.HEAD).all(axis=-1)) == [(3, 5)]
-    assert cells((centres == snake.FOOD).all(axis=-1)) == [(9, 0)]
-    assert cells((centres != snake.GROUND).any(axis=-1)) == [(3, 5), (4, 4), (4, 5), (9, 0)]
-    env.step(UP)
-    assert cells((np.asarray(env.render())[8::16, 8::16] == snake.HEAD).all(axis=-1)) == [(2, 5)]

@@ -57,22 +57,14 @@ def test_invalid_actions_have_no_value_in_any_dqn(env_id):
     assert (nets[2].predict_best(torch.from_numpy(states)).exp().sum(1) - 1.0).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("shift", [0.0, -1e18])
-def test_targets_ignore_invalid_actions(shift):
+def test_targets_ignore_invalid_actions():
     """The highest value of the next state belongs to an action that is not allowed."""
     space, states = first_states("fakes:Vector-info-v0", num_envs=1)
     net = dqn_model.DQN(space, 5)
     with torch.no_grad():
         net.advantage[-1].weight.zero_()
-        net.advantage[-1].bias.copy_(
-            torch.tensor([100.0, shift, -1e19, -1e19, -1e19] if shift else [100.0, 3.0, 1.0, 2.0, 2.5])
-        )
+        net.advantage[-1].bias.copy_(torch.tensor([100.0, 3.0, 1.0, 2.0, 2.5]))
         following = net(torch.from_numpy(states))
-    if shift:  # returns of large negative rewards
-        assert losses.q_targets(torch.tensor([0.0]), torch.tensor([0.5]), following) == 0.5 * torch.tensor(shift)
-        return
-    targets = losses.q_targets(torch.tensor([1.0]), torch.tensor([0.5]), following)
-    assert targets.tolist() == [1.0 + 0.5 * 3.0]
-    assert losses.double_q_targets(torch.tensor([1.0]), torch.tensor([0.5]), following, following + 1.0).tolist() == [
-        3.0
-    ]
+    reward, discount = torch.tensor([1.0]), torch.tensor([0.5])
+    assert losses.q_targets(reward, discount, following).tolist() == [1.0 + 0.5 * 3.0]
+    assert losses.double_q_targets(reward, discount, following, following + 1.0).tolist() == [1.0 + 0.5 * 4.0]
