@@ -271,7 +271,7 @@ def latency(job: results.Job, seconds: float = 4.0) -> Measured:
     """
     engine, actors = job.settings.split()
     acting = ActorSettings("slow:SlowCartPole-v0", int(actors), int(actors), ROLLOUT, seed=job.seed, engine=engine)
-    model = FastModel(acting.facts.space, acting.facts.action_space)
+    model = FastModel(acting.env.single_observation_space, acting.env.single_action_space)
     source = Segments(acting, PPOLearner(FastTrainer(model, torch.optim.Adam(model.parameters()), SETTINGS)))
     batches = iter(source)
     next(batches)
@@ -291,7 +291,7 @@ def lag(job: results.Job, updates: int = 80) -> Measured:
     behind, correction = job.settings.split()
     torch.manual_seed(job.seed)
     acting = ActorSettings("CartPole-v1", envs=8, actors=1, rollout=ROLLOUT, seed=job.seed)
-    model = FastModel(acting.facts.space, acting.facts.action_space)
+    model = FastModel(acting.env.single_observation_space, acting.env.single_action_space)
     optimizer = torch.optim.Adam(model.parameters(), 5e-4, eps=1e-5)
     settings = dataclasses.replace(SETTINGS, minibatch=128, epochs=3, kl_target=0.01)
     learner, actor = PPOLearner(FastTrainer(model, optimizer, settings)), PPOActor(acting, 0)

@@ -35,9 +35,9 @@ def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, params.envs, processes=args.async_envs, any_actions=True)
     dtype = encoders.fast_dtype(args.device)
     model = FastModel(envs.single_observation_space, envs.single_action_space, dtype).to(args.device)
-    sampler = Sampler(envs, Agent(model, args.device), params.rollout, args.seed)
+    sampler = Sampler(envs, Agent(model), params.rollout, args.seed)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
-    trainer = FastTrainer(model, optimizer, FastSettings.of(params), args.device)
+    trainer = FastTrainer(model, optimizer, FastSettings.of(params))
 
     def process_batch(engine, rollout):
         trainer.settings = FastSettings.of(params.annealed(sampler.steps_done))

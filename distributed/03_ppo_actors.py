@@ -35,9 +35,11 @@ NAME = Path(__file__).stem
 def train(params, args):
     group = join_learners(args.device)
     acting = ActorSettings.of(params, args, group)
-    model = FastModel(acting.facts.space, acting.facts.action_space, encoders.fast_dtype(group.device)).to(group.device)
+    model = FastModel(
+        acting.env.single_observation_space, acting.env.single_action_space, encoders.fast_dtype(group.device)
+    ).to(group.device)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
-    trainer = FastTrainer(model, optimizer, FastSettings.of(params), group.device, group)
+    trainer = FastTrainer(model, optimizer, FastSettings.of(params), group)
     learner = PPOLearner(trainer)
     segments = Segments(acting, learner, args.asynchronous)
     if group.rank:  # only the first learner has a run folder

@@ -34,9 +34,9 @@ def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, params.envs, processes=args.async_envs, any_actions=True)
     dtype = encoders.fast_dtype(args.device)
     model = MemoryModel(envs.single_observation_space, envs.single_action_space, dtype).to(args.device)
-    sampler = MemorySampler(envs, MemoryAgent(model, params.envs, args.device), params.rollout, args.seed)
+    sampler = MemorySampler(envs, MemoryAgent(model, params.envs), params.rollout, args.seed)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
-    trainer = MemoryTrainer(model, optimizer, FastSettings.of(params), args.device)
+    trainer = MemoryTrainer(model, optimizer, FastSettings.of(params))
 
     def process_batch(engine, rollout):
         trainer.settings = FastSettings.of(params.annealed(sampler.steps_done))

@@ -1,7 +1,5 @@
 """The book's Atari wrappers, put together from Stable-Baselines3's. This project's scripts use make_env."""
 
-from typing import Any
-
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
@@ -14,6 +12,7 @@ from stable_baselines3.common.atari_wrappers import (
     NoopResetEnv,
     WarpFrame,
 )
+from stable_baselines3.common.type_aliases import AtariStepReturn
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN
 from lib.envs.frames import FrameStack, LazyFrames
@@ -26,9 +25,9 @@ __all__ = ["LazyFrames", "make_atari", "make_env", "wrap_deepmind", "wrap_dqn"]
 class SkipEnv(MaxAndSkipEnv):
     """MaxAndSkipEnv that observes the last frame of a step instead of the maximum of the last two."""
 
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        _, reward, terminated, truncated, info = super().step(action)
-        return self._obs_buffer[1].copy(), float(reward), terminated, truncated, info
+    def step(self, action: int) -> AtariStepReturn:
+        result = super().step(action)
+        return self._obs_buffer[1].copy(), *result[1:]
 
 
 def wrap_dqn(
@@ -104,9 +103,9 @@ def wrap_deepmind(
         An environment with states of (frame_stack_count, 84, 84) with `frame_stack`, otherwise (1, 84, 84) with
         `pytorch_img` and (84, 84, 1) without. Stacked frames always come first, because the networks need that.
     """
-    emulator: Any = env.unwrapped
+    actions = env.get_wrapper_attr("get_action_meanings")()
     env = EpisodicLifeEnv(env) if episode_life else env
-    env = FireResetEnv(env) if fire and not skip_firereset and "FIRE" in emulator.get_action_meanings() else env
+    env = FireResetEnv(env) if fire and not skip_firereset and "FIRE" in actions else env
     env = WarpFrame(env, SCREEN, SCREEN)
     env = ClipRewardEnv(env) if clip_rewards else env
     if frame_stack:

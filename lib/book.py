@@ -25,7 +25,7 @@ from lib.system.seeds import seed_everything
 SEED = 123
 UNSOLVED = 10**6  # episodes of a trial that has not solved the game
 
-TrainFunction = Callable[[Any, torch.device, dict[str, Any]], int | None]
+TrainFunction = Callable[..., int | None]  # see train_or_tune
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -56,8 +56,8 @@ def train_or_tune(
     args: argparse.Namespace,
     train_func: TrainFunction,
     best_params: Hyperparameters | SimpleNamespace,
-    extra_params: Mapping[str, Any] | None = None,
-    extra_space: Mapping[str, Any] | None = None,
+    extra_params: Mapping[str, object] | None = None,
+    extra_space: Mapping[str, object] | None = None,
 ) -> None:
     """Seed all random generators with SEED, then train once, or search with --tune.
 
@@ -87,7 +87,7 @@ def tune_params(
     train_func: TrainFunction,
     device: torch.device,
     samples: int = 10,
-    extra_space: Mapping[str, Any] | None = None,
+    extra_space: Mapping[str, object] | None = None,
 ) -> None:
     """Search for the hyperparameters that solve the game in the fewest episodes, by random trials of Ray Tune.
 

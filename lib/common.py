@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import nn
 from lib.dqn_model import DQN
 from lib.experience.batch import Batch
 from lib.experience.interface import ExperienceSource, Stopped
-from lib.hyperparameters import HYPERPARAMS, Hyperparameters
+from lib.hyperparameters import HYPERPARAMS, Hyperparameters, RunParameters
 from lib.nets import losses
 from lib.run import setup
 from lib.run.folder import RunFolder
@@ -23,24 +24,7 @@ if TYPE_CHECKING:
     from ptan.actions import EpsilonGreedyActionSelector
     from ptan.experience import ExperienceFirstLast
 
-    from lib.book import SEED, Hyperparams, argparser, train_or_tune, tune_params
-
-__all__ = [
-    "GAME_PARAMS",
-    "HYPERPARAMS",
-    "SEED",
-    "EpsilonTracker",
-    "Hyperparameters",
-    "Hyperparams",
-    "argparser",
-    "batch_generator",
-    "calc_loss_dqn",
-    "calc_values_of_states",
-    "setup_ignite",
-    "train_or_tune",
-    "tune_params",
-    "unpack_batch",
-]
+    from lib.run.ptan_source import RewardsSource
 
 GAME_PARAMS = HYPERPARAMS  # the third edition's name
 
@@ -50,7 +34,7 @@ memory.keep_freed_memory()
 
 def __getattr__(name: str) -> Any:
     """Return one of the third edition's names, which this project's scripts don't use and don't import."""
-    if name not in __all__:
+    if name not in ("SEED", "Hyperparams", "argparser", "train_or_tune", "tune_params"):
         raise AttributeError(f"module 'lib.common' has no attribute {name!r}")
     from lib import book
 
@@ -59,8 +43,8 @@ def __getattr__(name: str) -> Any:
 
 def setup_ignite(
     engine: Engine,
-    params: Any,
-    exp_source: Any,
+    params: RunParameters | SimpleNamespace,
+    exp_source: "ExperienceSource | RewardsSource",
     run_name: str,
     extra_metrics: Sequence[str] = (),
     tuner_reward_episode: int = 100,

@@ -12,23 +12,6 @@ from ptan.experience import ExperienceFirstLast, PrioritizedReplayBuffer
 from lib.dqn_model import DQN
 from lib.nets import losses, noisy
 
-__all__ = [
-    "BETA_FRAMES",
-    "BETA_START",
-    "DELTA_Z",
-    "N_ATOMS",
-    "DistributionalDQN",
-    "DuelingDQN",
-    "NoisyDQN",
-    "NoisyFactorizedLinear",
-    "NoisyLinear",
-    "PrioReplayBuffer",
-    "RainbowDQN",
-    "Vmax",
-    "Vmin",
-    "distr_projection",
-]
-
 # Support of the book's distributional network.
 Vmax = 10
 Vmin = -10
@@ -139,11 +122,9 @@ class DistributionalDQN(DQN):
         return logits, (self.apply_softmax(logits) * self.supports).sum(dim=2)
 
     def qvals(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the action values (batch, n_actions)."""
         return self.both(x)[1]
 
     def apply_softmax(self, t: torch.Tensor) -> torch.Tensor:
-        """Convert logits (..., N_ATOMS) to probabilities."""
         return t.softmax(dim=-1)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -61,7 +60,7 @@ class DQN(nn.Module):
         normalise: bool = False,
     ):
         super().__init__()
-        options: dict[str, Any] = {"dueling": dueling, "hidden": hidden, "sigma": sigma}
+        options: dict[str, object] = {"dueling": dueling, "hidden": hidden, "sigma": sigma}
         options |= {"noise": noise if sigma else None, "support": support, "normalise": normalise}
         self.options = {name: value for name, value in options.items() if value}
         atoms = 1 if support is None else support[2]
@@ -150,7 +149,7 @@ class DQN(nn.Module):
         if isinstance(self.conv, NormalisingEncoder | CompositeEncoder) and not self.conv.is_fitted:
             self.conv.normalise_by(self.split(states)[0])
 
-    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, object]]:
         """Return an optimizer's parameter groups, in which sigmas have a tenth of the learning rate.
 
         Adam changes each weight by about its learning rate, even if the gradient is small. At the full rate, sigmas
@@ -158,7 +157,7 @@ class DQN(nn.Module):
         """
         sigmas = [weights for name, weights in self.named_parameters() if name.endswith("_sigma")]
         others = [weights for name, weights in self.named_parameters() if not name.endswith("_sigma")]
-        groups = [{"params": others, "lr": learning_rate}]
+        groups: list[dict[str, object]] = [{"params": others, "lr": learning_rate}]
         if sigmas:
             groups.append({"params": sigmas, "lr": 0.1 * learning_rate})
         return groups

@@ -497,7 +497,7 @@ class Failing(Catch):
 
 
 class Count(NamedTuple):
-    """Segment of a Counter; see actors.worker.Segment.
+    """Segment of a Counter; see actors.worker.Played.
 
     Attributes:
         number: actor index.
@@ -558,7 +558,8 @@ def play_and_hang(connection, engine):
     """Send the process ids of two actors that hang in their second segments, and wait. Runs in a child process."""
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # for workers of Ray
     makes = [partial(Counter, before=lambda actor: time.sleep(600 * actor.count))] * 2
-    fleet = Fleet(engine, makes, [None] * 2, [""] * 2)
+    fleet = Fleet(engine, [""] * 2)
+    fleet.start(makes)
     pids = set()
     while len(pids) < 2 or fleet.idle():
         for index in fleet.idle():

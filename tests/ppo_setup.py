@@ -26,13 +26,13 @@ def vectorised(make, n):
 class Fixed:
     """Agent that always takes action 0; the value of a state is ten times its first number."""
 
-    device = "cpu"
+    device = torch.device("cpu")
 
     def __call__(self, states, noise):
         n = len(states)
         return torch.zeros(n, dtype=torch.int64), torch.full((n,), -0.5), self.values(states)
 
-    def values(self, states):
+    def values(self, states, truncated=None):
         return 10.0 * states[:, 0].float()
 
 
@@ -105,8 +105,8 @@ def assert_updates_agree_with_the_slow_twin(kind, settings, rollouts):
             assert torch.allclose(weights, expected, atol=1e-5), name
 
 
-def trainer_of(model, optimizer=None, device="cpu", group=None, **changes):
+def trainer_of(model, optimizer=None, group=None, **changes):
     """The model's trainer with `settings_of(**changes)`, and Adam with a learning rate of 0.001 by default."""
     optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=1e-3)
     trainer, settings = KINDS[type(model)]
-    return trainer(model, optimizer, settings_of(settings, **changes), device, group)
+    return trainer(model, optimizer, settings_of(settings, **changes), group)

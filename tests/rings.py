@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from lib.experience.batch import Batch
-from lib.experience.stream import FrameStep
+from lib.experience.stream import Step
 from oracles.ring import ListOfSteps
 
 GAMMA = 0.5
@@ -30,7 +30,7 @@ def random_steps(rng, num_envs, count, ends=0.25):
 def eventless(frames):
     """Return a step with these frames, without rewards and ends."""
     zeros = np.zeros(len(frames), np.int64)
-    return FrameStep(frames, zeros, zeros.astype(np.float32), zeros > 0, zeros > 0, frames)
+    return Step(frames, zeros, zeros.astype(np.float32), zeros > 0, zeros > 0, frames)
 
 
 def ring_and_twin(kind, length, num_envs, n_step, stack=3):

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import Any
 
 from lib.actors.worker import Worker
 
@@ -14,16 +13,16 @@ class Engine(ABC):
     def start(self, index: int) -> None:
         """Start the Worker of an actor, or one in place of a lost one."""
 
-    def share(self, packed: bytes) -> Any:
+    def share(self, packed: bytes) -> object:
         """Return packed weights in the form in which `send` takes them, once for all actors."""
         return packed
 
     @abstractmethod
-    def send(self, index: int, method: str, *arguments: Any) -> None:
+    def send(self, index: int, method: str, *arguments: object) -> None:
         """Call a method of an actor's Worker. If the actor is lost, `receive` says so later. This never waits."""
 
     @abstractmethod
-    def receive(self, timeout: float) -> list[tuple[int, Any]]:
+    def receive(self, timeout: float) -> list[tuple[int, object]]:
         """Wait up to `timeout` seconds for answers. Return (index, answer).
 
         One Lost replaces all answers that a lost actor owes. It does not answer any more until it is started again.
@@ -43,15 +42,15 @@ class InlineEngine(Engine):
 
     def __init__(self) -> None:
         self._workers: dict[int, Worker] = {}
-        self._asked: deque[tuple[int, str, tuple[Any, ...]]] = deque()
+        self._asked: deque[tuple[int, str, tuple[object, ...]]] = deque()
 
     def start(self, index: int) -> None:
         self._workers[index] = Worker()
 
-    def send(self, index: int, method: str, *arguments: Any) -> None:
+    def send(self, index: int, method: str, *arguments: object) -> None:
         self._asked.append((index, method, arguments))
 
-    def receive(self, timeout: float) -> list[tuple[int, Any]]:
+    def receive(self, timeout: float) -> list[tuple[int, object]]:
         if not self._asked:
             return []
         index, method, arguments = self._asked.popleft()

@@ -15,20 +15,22 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import cloudpickle
 import torch
 
 from lib.actors.engines import Engine, InlineEngine
 from lib.actors.process import ProcessEngine
-from lib.actors.worker import Lost, Make, Weights
+from lib.actors.worker import Lost, Make, Played, Weights
 from lib.errors import Fault, UsageError
-from lib.experience.interface import Stopped
+from lib.experience.interface import State, Stopped
 
 log = logging.getLogger(__name__)
 
 ENGINES = ("inline", "process", "ray")
+
+Segment = TypeVar("Segment", bound=Played)
 
 
 @dataclasses.dataclass
@@ -46,8 +48,8 @@ class Record:
         steps, segments, seconds, losses, lag: totals for actors.csv; lag is in versions of the weights.
     """
 
-    restart: Any = None
-    asked: deque[str] = dataclasses.field(default_factory=deque)
+    restart: State | None = None
+    asked: deque[str] = dataclasses.field(default_factory=lambda: deque(["hello", "start"]))
     node: str | None = None
     version: int | None = None
     waited: float = 0.0
@@ -70,13 +72,11 @@ class Record:
         return len(self.asked) if self.ready else 0
 
 
-class Fleet:
+class Fleet(Generic[Segment]):
     """Actors that an engine runs, numbered from 0.
 
     Args:
         engine: one of ENGINES.
-        makes: function (index, state) -> Actor for each actor. cloudpickle sends it to the actor's process.
-        states: state from which each actor starts; None for a new run.
         names: names of the actors at the start of a message, such as "Actor 1".
         patience: seconds to wait for a segment, or three times as long as the actor's last one took, if that is more.
             Then the actor counts as hanging, and is killed and started again. Also the seconds to wait for room on a
@@ -87,9 +87,7 @@ class Fleet:
 
     Attributes:
         records: the learner's record of each actor.
-
-    Raises:
-        UsageError: if the engine cannot be used, or `makes` cannot be sent to another process.
+        makes: functions that `start` was given; none before.
     """
 
     STOPPING = 10.0
@@ -100,8 +98,6 @@ class Fleet:
     def __init__(
         self,
         engine: str,
-        makes: Sequence[Make],
-        states: Sequence[Any],
         names: Sequence[str],
         *,
         patience: float = 60.0,
@@ -110,21 +106,36 @@ class Fleet:
         cpus: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.records = [Record(state) for state in states]
-        self._makes, self._names, self._stop_asked, self._clock = makes, names, stop_asked, clock
+        self.records = [Record() for _ in names]
+        self.makes: Sequence[Make] = ()
+        self._names, self._stop_asked, self._clock = names, stop_asked, clock
         self._patience = math.inf if engine == "inline" else patience  # there, an actor waits until others have played
-        self._at_once = 1 if engine == "inline" else len(states)
-        self._version: int | None = None  # of the newest weights
-        self._weights: Any = None  # as the engine sends them
-        self._arrived: list[tuple[int, Any]] = []  # segments for `take`
-        self._states: dict[int, Any] = {}  # answers for `states`
-        self._polled = self._talked = self._began = clock()
+        self._at_once = 1 if engine == "inline" else len(names)
+        self._version = 0  # of the newest weights
+        self._weights: object = None  # as the engine sends them
+        self._arrived: list[tuple[int, Segment]] = []  # segments for `take`
+        self._states: dict[int, State] = {}  # answers for `states`
+        self._polled = self._talked = self._began = 0.0
         self._waited = 0.0  # seconds for which the learner has waited
         self._stopping_since: float | None = None
         self._marks = (0, 0.0)  # the actors' steps and seconds at the last call of `speed`
-        self._engine = make_engine(engine, len(states), address, cpus)
+        self._make_engine = partial(make_engine, engine, len(names), address, cpus)
+        self._engine: Engine = InlineEngine()  # without actors, until `start`
+
+    def start(self, makes: Sequence[Make]) -> None:
+        """Start all actors, each from its record's `restart`.
+
+        Args:
+            makes: function (index, state) -> Actor for each actor. cloudpickle sends it to the actor's process.
+
+        Raises:
+            UsageError: if the engine cannot be used, or `makes` cannot be sent to another process.
+        """
+        self.makes = makes
+        self._engine = self._make_engine()
+        self._polled = self._talked = self._began = self._clock()
         try:
-            for index in range(len(states)):
+            for index in range(len(makes)):
                 self._start(index)
         except BaseException:
             self.close()
@@ -158,12 +169,12 @@ class Fleet:
     def order(self, index: int, weights: Weights) -> None:
         """Order a segment from a ready actor, to be played with these weights. Its orders are played in turn."""
         record = self.records[index]
-        if self._version != weights.version:
+        if self._weights is None or self._version != weights.version:
             self._version, self._weights = weights.version, self._engine.share(weights.packed())
         self._ask(index, "play", None if record.version == weights.version else self._weights)
         record.version = weights.version
 
-    def take(self, most: int | None = None) -> list[tuple[int, Any]]:
+    def take(self, most: int | None = None) -> list[tuple[int, Segment]]:
         """Wait until something changes: a segment comes, an actor becomes ready or is lost, or a second has passed.
 
         Args:
@@ -200,7 +211,7 @@ class Fleet:
             log.info("%s", self.verdict())
         return came
 
-    def states(self) -> list[Any]:
+    def states(self) -> list[State | None]:
         """Return the state of every actor, for a checkpoint. An actor that is not there starts new episodes later.
 
         Segments that come meanwhile are kept for `take`. They belong to no checkpoint.
@@ -217,17 +228,16 @@ class Fleet:
         return [self._states.get(index, record.restart) for index, record in enumerate(self.records)]
 
     def close(self) -> None:
-        """End all actors."""
         self._engine.close()
 
-    def _ask(self, index: int, method: str, *arguments: Any) -> None:
+    def _ask(self, index: int, method: str, *arguments: object) -> None:
         self._engine.send(index, method, *arguments)
         self.records[index].asked.append(method)
 
     def _start(self, index: int) -> None:
         record = self.records[index]
         try:
-            make = cloudpickle.dumps(partial(self._makes[index], index, record.restart))
+            make = cloudpickle.dumps(partial(self.makes[index], index, record.restart))
         except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
             raise UsageError(f"{self._names[index]} cannot be sent to another process: {error}") from error
         record.asked.clear()
@@ -277,7 +287,7 @@ class Fleet:
             record.segments += 1
             record.steps += answer.steps
             record.seconds += answer.seconds
-            record.lag += (self._version or 0) - answer.version
+            record.lag += self._version - answer.version
             self._arrived.append((index, answer))
 
     def _lose(self, index: int, reason: str) -> None:
@@ -332,11 +342,13 @@ class Fleet:
             parts.append(f"more actors {helps} help")
         return "; ".join(parts) + "."
 
-    def report(self, folder: Path) -> dict[str, Any]:
+    def report(self, folder: Path) -> dict[str, object]:
         """Write actors.csv, and return the verdict, for result.json.
 
         A row per actor: node, agent steps, segments, seconds of playing and without work, losses, and mean lag.
         """
+        if not self.makes:
+            return {}
         elapsed = self._clock() - self._began
         with (folder / "actors.csv").open("w", newline="") as file:
             rows = csv.writer(file)
@@ -349,7 +361,6 @@ class Fleet:
 
 
 def make_engine(name: str, count: int, address: str | None, cpus: float) -> Engine:
-    """Make the engine of `count` actors; see Fleet."""
     if name == "ray":
         from lib.actors.ray_engine import RayEngine  # needs an optional package
 

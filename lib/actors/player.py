@@ -3,45 +3,34 @@
 import dataclasses
 import itertools
 import time
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
+import ptan
 import torch
 
-from lib.actors.worker import Weights
+from lib.actors.worker import Played, Weights
 from lib.experience.episodes import Episode, to_send
+from lib.experience.interface import State
 from lib.experience.source import ExperienceSourceFirstLast
-from lib.experience.stream import FrameStep
+from lib.experience.stream import Step
 from lib.system.seeds import hashed_seed, seed_everything, undisturbed
 
 SELECTOR = "selector:"  # prefix of the names of an action selector's values among the weights
 
 
 @dataclasses.dataclass
-class Block:
-    """Segment of a player: steps of its environments; see Actor.get_trajectory_segment.
+class Block(Played):
+    """Segment of a player.
 
     Attributes:
-        step: the arrays of FrameStep, each (rounds, num_envs, ...).
+        step: the arrays of the steps, each (rounds, num_envs, ...).
         episodes: episodes that ended, by the index of their last transition.
         began: (num_envs, ...) states before the first block of a new player; None in later blocks.
-        version: version of the weights.
-        seconds: time in which the block was played.
-        restart: number of the next block, and the last episode of each environment.
     """
 
-    step: FrameStep
+    step: Step
     episodes: dict[int, Episode]
     began: np.ndarray | None
-    version: int
-    seconds: float
-    restart: dict[str, Any]
-
-    @property
-    def steps(self) -> int:
-        """Agent steps."""
-        return self.step.actions.size
 
 
 class Player:
@@ -55,14 +44,7 @@ class Player:
         state: what `state_dict` or Block.restart returned, or None for a new run.
     """
 
-    def __init__(
-        self,
-        source: ExperienceSourceFirstLast,
-        rounds: int,
-        traces: bool,
-        index: int,
-        state: Mapping[str, Any] | None,
-    ):
+    def __init__(self, source: ExperienceSourceFirstLast, rounds: int, traces: bool, index: int, state: State | None):
         self._index, self._source, self._rounds, self._traces = index, source, rounds, traces
         self._block, self._version = 0, -1
         if state is not None:
@@ -84,12 +66,11 @@ class Player:
         self._version = model.version
 
     def get_trajectory_segment(self) -> Block:
-        """Return the next block."""
         start, source, steps_before = time.perf_counter(), self._source, self._source.steps_done
         with undisturbed():
             seed_everything(block_seed(source.seed, self._index, self._block))
             columns = zip(*itertools.islice(self._steps, self._rounds), strict=True)
-            step = FrameStep(*(np.stack(column) for column in columns))
+            step = Step(*(np.stack(column) for column in columns))
         began, self._began = self._began, None
         episodes = {}
         for episode in source.pop_episodes():
@@ -98,9 +79,10 @@ class Player:
         self._block += 1
         assert source.last_resets is not None
         restart = {"block": self._block, "episodes": source.last_resets.tolist()}
-        return Block(step, episodes, began, self._version, time.perf_counter() - start, restart)
+        seconds = time.perf_counter() - start
+        return Block(self._version, step.rewards.size, seconds, restart, step, episodes, began)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the number of the next block, and the state of the source."""
         return {"block": self._block, "source": self._source.state_dict()}
 
@@ -113,12 +95,12 @@ def block_seed(seed: int, player: int, block: int) -> int:
     return hashed_seed(seed, player, block, 1)
 
 
-def selector_values(selector: Any) -> dict[str, float]:
+def selector_values(selector: object) -> dict[str, float]:
     """Return the numbers among an action selector's attributes, such as epsilon. A player needs no others."""
     return {name: value for name, value in vars(selector).items() if isinstance(value, int | float)}
 
 
-def weights_of(agent: Any, version: int) -> Weights:
+def weights_of(agent: ptan.agent.DQNAgent, version: int) -> Weights:
     """Return a copy of the model's weights and the selector's values."""
     tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in agent.model.state_dict().items()}
     for name, value in selector_values(agent.action_selector).items():

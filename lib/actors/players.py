@@ -18,21 +18,20 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from ptan.experience import ExperienceFirstLast
 
 from lib.actors.fleet import Fleet
-from lib.actors.player import Player, weights_of
+from lib.actors.player import Block, Player, weights_of
 from lib.errors import UsageError, counted
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
-from lib.experience.interface import ExperienceSource, Stopped
+from lib.experience.interface import ExperienceSource, State, Stopped
 from lib.experience.source import ExperienceSourceFirstLast
-from lib.experience.stream import FrameStep
+from lib.experience.stream import Step
 from lib.experience.transitions import Transitions, pack, unpack
-from lib.system.clock import Stopwatch, since_process_start
+from lib.system.clock import since_process_start
 from lib.system.machine import cores, torch_threads
 
 # A block that has arrived: its transitions, each with the episode that it ends, or None.
@@ -56,10 +55,7 @@ class Players(ExperienceSource):
 
     Attributes:
         pool: the environments.
-        steps_done: agent steps that the learner has taken.
-        clock: seconds that the learner has spent in "wait".
-        on_step: function that is called with 1 for every agent step that the learner takes.
-        fleet: the players; None until the first transition is requested.
+        fleet: the players.
 
     Raises:
         UsageError: if there are more players than environments.
@@ -85,48 +81,42 @@ class Players(ExperienceSource):
                 f"each of {players} players needs an environment, but the source has only {len(source.pool)}; "
                 "use fewer players"
             )
+        super().__init__()
         self.pool = source.pool
         self.frame_skip = source.frame_skip
         self.agent = source.agent
-        self.steps_done = 0
-        self.clock = Stopwatch()
-        self.fleet: Fleet | None = None
-        self._new_fleet = partial(Fleet, engine, patience=patience, address=address)
         self._ahead = ahead
         self._rounds = rounds
         self._leaves_cores = batch_size is not None and batch_size < self.SMALL_UPDATE
         self._while_playing = ExitStack()
         self._parts = _parts(source, players)
-        self._states: list[Any] = [None] * players
+        ranges = [part.env_range.indices for part in self._parts]
+        names = [
+            f"Player {index} ({counted('environment', own[0], own[-1])}, seed {source.seed})"
+            for index, own in enumerate(ranges)
+        ]
+        self.fleet: Fleet[Block] = Fleet(
+            engine, names, patience=patience, address=address, stop_asked=lambda: self.stop_asked()
+        )
         self._transitions: list[Transitions | None] = [None] * players  # what makes them of blocks
         self._blocks: list[deque[Steps]] = [deque() for _ in range(players)]  # the cycle's block is the first
         self._steps_at = {0: 0}  # value of steps_done at the start of a cycle, by its number
         self._cycle = 0
         self._place = 0  # number of the cycle's transitions that the learner has taken
-        self._episodes: list[Episode] = []
         self._marks = (0, since_process_start(), 0.0)  # values at the last call of `metrics`
 
     def start(self) -> None:
-        """Start the players."""
-        if self.fleet is None:
+        if not self.fleet.makes:
             for env in self.pool:
                 env.close()  # the players make their own, and some games allow one at a time
-            makes = [partial(Player, part, self._rounds, self.traces) for part in self._parts]
-            envs = [(part.env_range.indices, part.seed) for part in self._parts]
-            names = [
-                f"Player {index} ({counted('environment', own[0], own[-1])}, seed {seed})"
-                for index, (own, seed) in enumerate(envs)
-            ]
-            self.fleet = self._new_fleet(makes, self._states, names, stop_asked=lambda: self.stop_asked())
+            self.fleet.start([partial(Player, part, self._rounds, self.traces) for part in self._parts])
             if self._leaves_cores:
                 threads = max(1, min(torch.get_num_threads(), cores() - len(self._parts)))
                 self._while_playing.enter_context(torch_threads(threads))
 
     def close(self) -> None:
-        """End the players."""
-        if self.fleet is not None:
-            self.fleet.close()
-            self._while_playing.close()
+        self.fleet.close()
+        self._while_playing.close()
 
     def __iter__(self) -> Iterator[ExperienceFirstLast]:
         """Start the players, and yield transitions forever.
@@ -135,7 +125,6 @@ class Players(ExperienceSource):
             Stopped: if the run was asked to stop and no block comes.
         """
         self.start()
-        assert self.fleet is not None
         with self.clock("wait"):
             while self.fleet.expected():  # a resumed player needs the weights of each cycle
                 self._take()
@@ -161,7 +150,6 @@ class Players(ExperienceSource):
 
         Wait until the cycle's block of every player has arrived, except those of lost players.
         """
-        assert self.fleet is not None
         known = {cycle: steps for cycle, steps in self._steps_at.items() if cycle >= self._cycle - self._ahead}
         self._steps_at = known | {self._cycle: self.steps_done}
         weights = weights_of(self.agent, self._cycle)
@@ -177,13 +165,12 @@ class Players(ExperienceSource):
 
     def _take(self) -> None:
         """Convert the blocks that arrive next to transitions."""
-        assert self.fleet is not None
         for index, block in self.fleet.take():
             if block.began is not None:
                 self._transitions[index] = Transitions(block.began, self._parts[index].stacked)
             transitions = self._transitions[index]
             assert transitions is not None
-            played = [each for step in map(FrameStep, *block.step) for each in transitions.add(step)]
+            played = [each for step in map(Step, *block.step) for each in transitions.add(step)]
             self._blocks[index].append([(each, block.episodes.get(place)) for place, each in enumerate(played)])
 
     def metrics(self) -> dict[str, float]:
@@ -197,47 +184,41 @@ class Players(ExperienceSource):
         self._marks = now
         return {
             "policy_lag": self.steps_done - self._steps_at[max(0, self._cycle - self._ahead)],
-            "player_fps": math.nan if self.fleet is None else self.fleet.speed(),
+            "player_fps": self.fleet.speed(),
             "learner_fps": steps / (seconds - waited) if seconds > waited else math.nan,
         }
 
-    def report(self, folder: Path) -> dict[str, Any]:
-        return {} if self.fleet is None else self.fleet.report(folder)
+    def report(self, folder: Path) -> dict[str, object]:
+        return self.fleet.report(folder)
 
-    def pop_episodes(self) -> list[Episode]:
-        """Return the episodes whose last transition was taken since the last call, oldest first."""
-        episodes, self._episodes = self._episodes, []
-        return episodes
-
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Wait for all blocks that are ordered. Return them, the state of each player, and the counters."""
-        if self.fleet is not None:
-            with suppress(Stopped):
-                while self.fleet.open_orders:
-                    self._take()
-            self._states = self.fleet.states()
+        with suppress(Stopped):
+            while self.fleet.open_orders:
+                self._take()
         return {
             "steps_done": self.steps_done,
             "cycle": self._cycle,
             "place": self._place,
             "steps_at": dict(self._steps_at),
-            "players": self._states,
+            "players": self.fleet.states(),
             "blocks": [_pack(blocks) for blocks in self._blocks],
             "episodes": pack_episodes(self._episodes),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore a state that `state_dict` returned. Call this before the first transition is requested."""
         self.steps_done = state["steps_done"]
         self._cycle = state["cycle"]
         self._place = state["place"]
         self._steps_at = dict(state["steps_at"])
-        self._states = list(state["players"])
+        for record, saved in zip(self.fleet.records, state["players"], strict=True):
+            record.restart = saved
         self._blocks = [_unpack(packed) for packed in state["blocks"]]
         self._episodes = unpack_episodes(state["episodes"])
 
 
-def _pack(blocks: deque[Steps]) -> dict[str, Any]:
+def _pack(blocks: deque[Steps]) -> State:
     ended = [[(place, episode) for place, (_, episode) in enumerate(block) if episode is not None] for block in blocks]
     return {
         "transitions": pack(transition for block in blocks for transition, _ in block),
@@ -247,7 +228,7 @@ def _pack(blocks: deque[Steps]) -> dict[str, Any]:
     }
 
 
-def _unpack(packed: dict[str, Any]) -> deque[Steps]:
+def _unpack(packed: State) -> deque[Steps]:
     transitions = iter(unpack(packed["transitions"]))
     blocks: deque[Steps] = deque()
     for length, places, episodes in zip(packed["lengths"], packed["places"], packed["episodes"], strict=True):

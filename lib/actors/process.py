@@ -7,9 +7,10 @@ import time
 from contextlib import suppress
 from multiprocessing import connection
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -20,6 +21,7 @@ from lib.system.log import start_console
 from lib.system.parent import end_with_learner
 from lib.system.processes import context, describe_exit, kill_child, signals_blocked, start_server
 
+Pipe: TypeAlias = "Connection[Any, Any]"
 ENDING = 1.0  # seconds in which all actors may end by themselves when they are closed
 
 
@@ -27,13 +29,13 @@ class Child(NamedTuple):
     """An actor's process.
 
     Attributes:
-        process: process of `processes.context`.
+        process: the process, which `processes.context` has made.
         pipe: the learner's end of the pipe. Closing it tells the process to end.
         outbox: pickled messages for the process; None is the last one.
     """
 
-    process: Any
-    pipe: "Connection[Any, Any]"
+    process: BaseProcess
+    pipe: Pipe
     outbox: "SimpleQueue[bytes | None]"
 
 
@@ -55,19 +57,17 @@ class ProcessEngine(Engine):
         # A thread sends, because the pipe is full while a process is stopped, and the learner must not wait for it.
         Thread(target=_send_all, args=(child,), daemon=True).start()
 
-    def send(self, index: int, method: str, *arguments: Any) -> None:
+    def send(self, index: int, method: str, *arguments: object) -> None:
         self._children[index].outbox.put(pickle.dumps((method, *arguments), pickle.HIGHEST_PROTOCOL))
 
-    def receive(self, timeout: float) -> list[tuple[int, Any]]:
-        ends = {
-            end: index
-            for index, child in self._children.items()
-            for end in (child.pipe, child.process.sentinel)
-            if not child.pipe.closed
-        }
-        return [(index, self._answer(index)) for index in sorted({ends[end] for end in connection.wait(ends, timeout)})]
+    def receive(self, timeout: float) -> list[tuple[int, object]]:
+        alive = {index: child for index, child in self._children.items() if not child.pipe.closed}
+        ends: list[Pipe | int] = [child.pipe for child in alive.values()]
+        ready = connection.wait([*ends, *(child.process.sentinel for child in alive.values())], timeout)
+        heard = [index for index, child in alive.items() if child.pipe in ready or child.process.sentinel in ready]
+        return [(index, self._answer(index)) for index in sorted(heard)]
 
-    def _answer(self, index: int) -> Any:
+    def _answer(self, index: int) -> object:
         child = self._children[index]
         try:
             if not child.pipe.poll():
@@ -108,12 +108,11 @@ def _send_all(child: Child) -> None:
             child.pipe.send_bytes(message)
 
 
-def act(pipe: "Connection[Any, Any]") -> None:
+def act(pipe: Pipe) -> None:
     """Main function of an actor's process: answer the learner's messages until it has ended."""
     end_with_learner()
     start_console()
-    for module in ("lib.envs.observations", "lib.ppo.fast"):  # the learner has logged the same messages
-        logging.getLogger(module).setLevel(logging.ERROR)
+    logging.getLogger("lib.envs.observations").setLevel(logging.ERROR)  # the learner has logged the same messages
     torch.set_num_threads(1)  # other actors and the learner need the other cores
     worker = Worker()
     with suppress(EOFError, OSError), checked_env.closing():  # the learner has closed the pipe, or has ended

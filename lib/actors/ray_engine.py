@@ -10,6 +10,7 @@ import importlib.util
 import logging
 import os
 import signal
+from types import ModuleType
 from typing import Any
 
 from lib.actors.engines import Engine
@@ -49,7 +50,7 @@ class RayEngine(Engine):
         self._ray = import_ray(is_local=address is None)
         self._own = not self._ray.is_initialized()
         self._actors: dict[int, Any] = {}
-        self._asked: dict[Any, int] = {}  # references to answers, oldest first
+        self._asked: dict[object, int] = {}  # references to answers, oldest first
         if self._own:
             _initialise(self._ray, count, address, cpus)
         self._remote = self._ray.remote(num_cpus=cpus)(Worker)  # torch gets as many threads
@@ -58,13 +59,13 @@ class RayEngine(Engine):
     def start(self, index: int) -> None:
         self._actors[index] = self._remote.remote()
 
-    def share(self, packed: bytes) -> Any:
+    def share(self, packed: bytes) -> object:
         return self._ray.put(packed)
 
-    def send(self, index: int, method: str, *arguments: Any) -> None:
+    def send(self, index: int, method: str, *arguments: object) -> None:
         self._asked[self._actors[index].answer.remote(method, *arguments)] = index
 
-    def receive(self, timeout: float) -> list[tuple[int, Any]]:
+    def receive(self, timeout: float) -> list[tuple[int, object]]:
         first = {index: reference for reference, index in reversed(self._asked.items())}  # of each actor
         if not first:
             return []
@@ -74,7 +75,7 @@ class RayEngine(Engine):
             ready, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
         return [(index, self._answer(reference)) for index, reference in first.items() if reference in ready]
 
-    def _answer(self, reference: Any) -> Any:
+    def _answer(self, reference: object) -> object:
         index = self._asked.pop(reference)
         try:
             return self._ray.get(reference)
@@ -95,7 +96,7 @@ class RayEngine(Engine):
             self._ray.shutdown()
 
 
-def import_ray(is_local: bool) -> Any:
+def import_ray(is_local: bool) -> ModuleType:
     """Import Ray, or raise a UsageError if it is not installed. A local Ray then listens on this machine only."""
     if is_local:  # read by Ray on every system when it is imported, in spite of its name
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -106,9 +107,9 @@ def import_ray(is_local: bool) -> Any:
     return ray
 
 
-def _initialise(ray: Any, count: int, address: str | None, cpus: float) -> None:
+def _initialise(ray: ModuleType, count: int, address: str | None, cpus: float) -> None:
     """Start a local Ray with room for all actors, or join a cluster."""
-    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    options: dict[str, object] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is None:
         options |= {"address": "local", "num_cpus": max(cores(), round(count * cpus)), "include_dashboard": False}
     else:
@@ -133,9 +134,9 @@ def _initialise(ray: Any, count: int, address: str | None, cpus: float) -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-def first_lines(error: BaseException, number: int = 2) -> str:
+def first_lines(error: BaseException) -> str:
     """Return the beginning of one of Ray's messages, which may go on for sixty lines, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if any("Traceback (" in line for line in lines[:number]):  # the error is its last line
+    if any("Traceback (" in line for line in lines[:2]):  # the error is its last line
         lines = lines[-1:]
-    return " ".join(lines[:number]).rstrip(".")
+    return " ".join(lines[:2]).rstrip(".")

@@ -1,5 +1,6 @@
 """The actor's side: an actor, and what its learner may ask of it. All engines run a Worker."""
 
+import dataclasses
 import pickle
 import socket
 import traceback
@@ -10,6 +11,7 @@ import cloudpickle
 import torch
 
 from lib.errors import Fault, UsageError
+from lib.experience.interface import State
 from lib.system.memory import shortage
 
 
@@ -29,18 +31,33 @@ class Weights(NamedTuple):
 
         numpy has no bfloat16; float32 holds the same numbers.
         """
-        tensors = {name: tensor.detach() for name, tensor in self.tensors.items()}
         arrays = {
-            name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-            for name, tensor in tensors.items()
+            name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()
+            for name, tensor in self.tensors.items()
         }
         return pickle.dumps((self.version, arrays), pickle.HIGHEST_PROTOCOL)
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Weights":
-        """Return the weights that were packed."""
         version, arrays = pickle.loads(packed)
         return cls(version, {name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+@dataclasses.dataclass
+class Played:
+    """A segment that an actor has played. Its subclasses hold the steps.
+
+    Attributes:
+        version: version of the weights that it was played with.
+        steps: agent steps.
+        seconds: time that it took.
+        restart: small state from which a replacement starts new episodes, with other seeds, if the actor is lost.
+    """
+
+    version: int
+    steps: int
+    seconds: float
+    restart: State
 
 
 class Actor(Protocol):
@@ -52,19 +69,14 @@ class Actor(Protocol):
     def set_model(self, model: Weights) -> None:
         """Copy these weights and act with them from now on."""
 
-    def get_trajectory_segment(self) -> Any:
-        """Return the next segment, which nothing changes later.
+    def get_trajectory_segment(self) -> Played:
+        """Return the next segment, which nothing changes later."""
 
-        A fleet reads these attributes of it: `steps`, its agent steps; `seconds`, the time that it took; `version`, of
-        the weights that played it; and `restart`, a small state from which a replacement starts new episodes, with
-        other seeds, if this actor is lost.
-        """
-
-    def state_dict(self) -> Any:
+    def state_dict(self) -> State:
         """Return the state from which another actor continues as this one would, bit for bit."""
 
 
-Make = Callable[[int, Any], Actor]  # function (index, state); state None starts a new run
+Make = Callable[[int, State | None], Actor]  # function (index, state); state None starts a new run
 
 
 class Lost(NamedTuple):
@@ -83,7 +95,7 @@ class Worker:
     def __init__(self) -> None:
         self._actor: Any = None
 
-    def answer(self, method: str, *arguments: Any) -> Any:
+    def answer(self, method: str, *arguments: object) -> object:
         """Call a method and return its result, or the error that ends the run."""
         try:
             return getattr(self, method)(*arguments)
@@ -102,12 +114,11 @@ class Worker:
         """Make the actor by a function that cloudpickle has pickled. Reading it may raise an error."""
         self._actor = cloudpickle.loads(make)()
 
-    def play(self, weights: bytes | None) -> Any:
+    def play(self, weights: bytes | None) -> object:
         """Return the next segment. `weights` are new weights (packed), or None to go on with those that it has."""
         if weights is not None:
             self._actor.set_model(Weights.unpack(weights))
         return self._actor.get_trajectory_segment()
 
-    def state(self) -> Any:
-        """Return the actor's state."""
+    def state(self) -> object:
         return self._actor.state_dict()

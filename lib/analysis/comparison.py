@@ -4,13 +4,13 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from lib.analysis import intervals
-from lib.analysis.run_data import Run
+from lib.analysis.run_data import Json, Run
 from lib.run.checkpoint import numbered
 from lib.run.episodes import WINDOW, Episodes, format_return
 from lib.system.log import without_folder
@@ -56,7 +56,7 @@ def outcome_of(run: Run) -> dict[str, object]:
     played = evaluation.get("step", 0) if episodes.empty else episodes["step"].max()
     ended = result.get("stopped", "published model" if is_model else "no result")
     return {
-        "steps": int(result.get("steps", played)),
+        "steps": int(result.get("steps") or played),
         "episodes": math.nan if is_model else len(episodes),
         "mean": returns.tail(WINDOW).mean(),
         "best": returns.rolling(WINDOW, min_periods=Episodes.MINIMUM if len(returns) < WINDOW else WINDOW).mean().max(),
@@ -68,7 +68,7 @@ def outcome_of(run: Run) -> dict[str, object]:
     }
 
 
-def _greedy_evaluation(run: Run) -> dict[str, Any]:
+def _greedy_evaluation(run: Run) -> Json:
     """Return what evaluate.py found without exploration, if it played the best or the last checkpoint of the run."""
     evaluation = run.evaluation
     if evaluation.get("epsilon") or evaluation.get("sample"):

@@ -5,6 +5,7 @@ import io
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import matplotlib
@@ -187,15 +188,15 @@ def _draw_group(axes: Axes, label: str, runs: Sequence[Series], number: int) -> 
     shown = sum(len(run.x) > 0 for run in runs)  # others have too few episodes for a mean
     common = common_band(runs)
     colour, style = _style(number)
-    line: Any = {"color": colour, "linestyle": STYLES[style]}
+    draw = partial(axes.plot, color=colour, linestyle=STYLES[style])
     for run in runs:
-        axes.plot(run.x, run.y, **line, linewidth=0.7 if common else 1.6, alpha=0.45 if common else 1.0)
+        draw(run.x, run.y, linewidth=0.7 if common else 1.6, alpha=0.45 if common else 1.0)
     if common:
         grid, band = common
         axes.fill_between(grid, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(grid, band.centre, **line, linewidth=2.2)
+        draw(grid, band.centre, linewidth=2.2)
     count = f"{shown} of {len(runs)}" if shown < len(runs) else f"{shown}"
-    axes.plot([], [], **line, linewidth=2, label=label if len(runs) == 1 else f"{label} · {count} runs")
+    draw([], [], linewidth=2, label=label if len(runs) == 1 else f"{label} · {count} runs")
 
 
 def _add_legend(figure: Figure, axes: Axes, columns: int = 1) -> None:

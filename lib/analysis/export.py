@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -104,7 +103,7 @@ def export(agent: TrainedAgent, folder: Path, states: np.ndarray) -> float:
     return difference
 
 
-def _description(agent: TrainedAgent, states: np.ndarray) -> dict[str, Any]:
+def _description(agent: TrainedAgent, states: np.ndarray) -> dict[str, object]:
     plain = make_plain_env(agent.env_id)
     plain.close()  # some games allow only one at a time
     env = agent.make_env()
@@ -158,7 +157,7 @@ def _write_onnx(policy: ExportedPolicy, states: np.ndarray, file: Path) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            program: Any = torch.onnx.export(
+            program = torch.onnx.export(
                 policy,
                 (torch.from_numpy(np.repeat(states[:1], 2, axis=0)),),  # a batch of 1 could not vary
                 dynamo=True,
@@ -167,6 +166,7 @@ def _write_onnx(policy: ExportedPolicy, states: np.ndarray, file: Path) -> None:
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
                 verbose=False,
             )
+            assert program is not None
             program.save(str(file))
     finally:
         logging.disable(logging.NOTSET)

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jinja2
 import pandas as pd
@@ -72,7 +72,6 @@ def write_report(runs: Sequence[Run], folder: Path, notes: Sequence[str] = ()) -
 
 
 def render_page(runs: Sequence[Run], pictures: Mapping[str, Picture], notes: Sequence[str] = ()) -> str:
-    """Return the HTML of the page."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,  # run names and command lines may contain HTML
@@ -168,10 +167,10 @@ def _scalars(
     return by_group if any(by_group.values()) else {}
 
 
-def _cells(table: pd.DataFrame) -> dict[str, Any]:
+def _cells(table: pd.DataFrame) -> dict[str, list[object]]:
     return {"columns": list(table.columns), "rows": table.map(comparison.format_value).to_numpy().tolist()}
 
 
-def _command(session: Mapping[str, Any]) -> str:
+def _command(session: Mapping[str, Sequence[object]]) -> str:
     """Return the command line of a process of a run, without names of folders, because a page may be sent to others."""
     return shlex.join(without_folder(str(word)) for word in session["argv"])

@@ -16,6 +16,7 @@ from lib.run.episodes import CSV_COLUMNS, WINDOW
 from lib.run.folder import find, in_use, places, read_json, read_params
 from lib.run.stopping import ENDED, NOT_FINITE, SOLVED, STEPS
 
+Json = dict[str, Any]  # content of a JSON file
 NUMERIC_COLUMNS = ("step", "length", "return", "seconds")  # of episodes.csv
 MAX_SCALARS = 5_000  # values read per tag; TensorBoard's reader keeps a random sample of longer series
 VIDEO_NAME = re.compile(r"(?:play-\d+-)?episode-\d+-return-(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)\.webm")
@@ -26,11 +27,11 @@ class Run:
     """A run folder as it was at one moment, so that tables and pictures of a running run agree."""
 
     path: Path
-    params: dict[str, Any]  # content of params.json
+    params: Json  # content of params.json
     episodes: pd.DataFrame  # one row per finished episode; see `read_episodes`
     is_running: bool  # whether a process works on the run
-    result: dict[str, Any]  # content of result.json; empty if there is none, or if the run is running
-    evaluation: dict[str, Any]  # content of evaluation.json, which tools/evaluate.py writes; empty if there is none
+    result: Json  # content of result.json; empty if there is none, or if the run is running
+    evaluation: Json  # content of evaluation.json, which tools/evaluate.py writes; empty if there is none
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -45,8 +46,8 @@ class Run:
         return self.path.name
 
     @property
-    def hyperparameters(self) -> dict[str, Any]:
-        values: dict[str, Any] = self.params["hyperparameters"]
+    def hyperparameters(self) -> Json:
+        values: Json = self.params["hyperparameters"]
         return values
 
     @property

@@ -21,7 +21,7 @@ from lib.run.folder import read_params, require_spaces, trusted_id
 from lib.run.policy import GreedyPolicy, RandomPolicy, SampledPolicy
 
 # From the observation space and the number of actions, or a space of other actions than discrete ones.
-Factory = Callable[[spaces.Space[Any], Any], nn.Module]
+Factory = Callable[[spaces.Space[object], int | spaces.Space[object]], nn.Module]
 CALL = "called with the observation space and the number of actions, or the action space if it is not Discrete"
 
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Any
+from types import ModuleType
 
 import gymnasium as gym
 import numpy as np
@@ -33,7 +33,7 @@ class Window:
             import pygame
         except ImportError as error:
             raise UsageError("a window needs pygame-ce, which is not installed; pip install pygame-ce") from error
-        self._pygame: Any = pygame
+        self._pygame: ModuleType = pygame
         try:
             pygame.display.init()
         except pygame.error as error:
@@ -86,7 +86,7 @@ def action_names(env: gym.Env) -> list[str]:
     return [str(first_action(env) + action) for action in range(env.action_space.n)]
 
 
-def first_action(env: gym.Env) -> Any:
+def first_action(env: gym.Env) -> int | np.ndarray:
     """Return the environment's own number of action 0, or an array of them for MultiDiscrete."""
     return env.get_wrapper_attr("first_action") if env.has_wrapper_attr("first_action") else 0
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
 
 from lib.system.clock import since_process_start
 
@@ -20,8 +22,8 @@ class EpisodeTrace(NamedTuple):
     """
 
     seed: int
-    actions: Sequence[Any]
-    last_state: Any
+    actions: Sequence[object]
+    last_state: np.ndarray
     first: int = 0
     no_ops: int | None = None
 

@@ -1,11 +1,11 @@
 """Fixed states, on which a run tracks the values that its network predicts."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
 
+from lib.experience.interface import State
 from lib.experience.ring import Ring
 
 
@@ -27,19 +27,23 @@ class HeldOutStates:
         self._number = number
         self._states: torch.Tensor | None = None
 
-    @torch.no_grad()
-    def mean(self, function: Callable[[torch.Tensor], torch.Tensor]) -> float:
-        """Return the mean of a function of the states, (number, ...) in the layout of networks."""
+    @property
+    def states(self) -> torch.Tensor:
+        """The states, (number, ...) in the layout of networks, on the device."""
         if self._states is None:
             self._states = self._ring.evenly_spaced(self._number).for_net(self._device).states
-        return function(self._states).mean().item()
+        return self._states
+
+    @torch.no_grad()
+    def mean(self, function: Callable[[torch.Tensor], torch.Tensor]) -> float:
+        """Return the mean of a function of the states."""
+        return function(self.states).mean().item()
 
     def best_value(self, net: nn.Module) -> float:
-        """Return the mean of the best action values."""
         return self.mean(lambda states: net(states).max(1).values)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"states": self._states}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self._states = None if state["states"] is None else state["states"].to(self._device)

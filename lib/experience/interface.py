@@ -1,20 +1,34 @@
 """Interface of experience sources to a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from lib.experience.episodes import Episode
 from lib.system.clock import Stopwatch
 
+State = dict[str, Any]  # of an object in a checkpoint: tensors and plain values, also in nested lists and dicts
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """An object whose state a checkpoint can hold."""
+
+    def state_dict(self) -> Mapping[str, object]:
+        """Return the state as tensors and plain values."""
+        ...
+
+    def load_state_dict(self, state: State, /) -> object:
+        """Continue from a state that `state_dict` returned."""
+        ...
+
 
 class Stopped(Exception):
     """The run was asked to stop, and the source delivers no more experience."""
 
 
-@runtime_checkable
-class ExperienceSource(Protocol):
-    """Interface of an experience source to a run. The sources of this package inherit its defaults.
+class ExperienceSource:
+    """Base of experience sources: what a run knows of them.
 
     Attributes:
         PARTS: names of the activities that `clock` times, such as stepping the environment.
@@ -31,16 +45,20 @@ class ExperienceSource(Protocol):
     PARTS: ClassVar[tuple[str, ...]] = ("act", "environment")
     METRICS: ClassVar[tuple[str, ...]] = ()
 
-    steps_done: int
-    clock: Stopwatch
+    steps_done: int = 0
     frame_skip: int = 1
     traces: bool = False
     on_step: Callable[[int], object] = staticmethod(lambda steps: None)
     stop_asked: Callable[[], bool] = staticmethod(lambda: False)
 
+    def __init__(self) -> None:
+        self.clock = Stopwatch()
+        self._episodes: list[Episode] = []
+
     def pop_episodes(self) -> list[Episode]:
         """Return the episodes that ended since the last call, oldest first."""
-        ...
+        episodes, self._episodes = self._episodes, []
+        return episodes
 
     def metrics(self) -> dict[str, float]:
         """Return the current values of the METRICS. Some are means or rates since the last call."""
@@ -51,20 +69,18 @@ class ExperienceSource(Protocol):
 
         A resumed run calls it before it changes any file, so that a refused resume changes nothing.
         """
-        return None
 
     def close(self) -> None:
         """End the environments and processes that belong to the source."""
-        return None
 
-    def report(self, folder: Path) -> dict[str, Any]:
+    def report(self, folder: Path) -> dict[str, object]:
         """Write files about the processes that play into the run's folder, and return entries for result.json."""
         return {}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state of the source for a checkpoint."""
-        ...
+        raise NotImplementedError
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue from a state that `state_dict` returned."""
-        ...
+        raise NotImplementedError

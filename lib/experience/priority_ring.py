@@ -6,8 +6,9 @@ import numpy as np
 import torch
 
 from lib.experience.batch import Batch
+from lib.experience.interface import State
 from lib.experience.ring import Ring
-from lib.experience.stream import FrameStep
+from lib.experience.stream import Step
 from lib.experience.sum_tree import SumTree
 
 LEAST_PRIORITY = 1e-5  # so that every transition can be drawn
@@ -34,9 +35,6 @@ class PrioritisedRing(Ring):
         alpha: exponent of the priorities; 0 for uniform sampling, 1 for sampling in proportion to the priorities.
         beta: initial exponent of the importance-sampling weights, 0 to 1; 1 corrects the sampling bias fully.
         beta_steps: agent steps from the first batch until beta has risen linearly to 1.
-
-    Raises:
-        UsageError: see Ring.
     """
 
     STEP_BYTES = Ring.STEP_BYTES + 17  # plus a priority, a leaf of the tree, and a share of the inner nodes
@@ -69,7 +67,7 @@ class PrioritisedRing(Ring):
         steps = self._steps_added * self.num_envs - self._first_batch
         return min(1.0, self._initial_beta + (1.0 - self._initial_beta) * steps / self._beta_steps)
 
-    def add(self, step: FrameStep) -> None:
+    def add(self, step: Step) -> None:
         """Add one step of every environment with the highest priority so far; see Ring.add."""
         row = self._steps_added % self.length
         super().add(step)
@@ -89,11 +87,7 @@ class PrioritisedRing(Ring):
         self._tree[row * self.num_envs + np.arange(self.num_envs)] = weights
 
     def sample(self, batch_size: int) -> Batch:
-        """Sample transitions by their priorities, with replacement.
-
-        Raises:
-            UsageError: see Ring.sample.
-        """
+        """Sample transitions by their priorities, with replacement; see Ring.sample."""
         self._require_transitions()
         targets = np.arange(batch_size) + self._generator.random(batch_size)
         indices = self._tree.find(targets * (self._tree.total / batch_size))
@@ -128,7 +122,7 @@ class PrioritisedRing(Ring):
         self._tree[steps] = all_priorities[steps] ** self.alpha
         self._highest = max(self._highest, float(new.max()))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         state = super().state_dict()
         state["priorities"] = torch.from_numpy(self._priorities)
         state["weights"] = torch.from_numpy(self._tree[np.arange(self._tree.size)])
@@ -136,7 +130,7 @@ class PrioritisedRing(Ring):
         state["first_batch"] = self._first_batch
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._priorities = state["priorities"].numpy().copy()
         self._tree[np.arange(self._tree.size)] = state["weights"].numpy()

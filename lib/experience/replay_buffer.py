@@ -1,9 +1,8 @@
 """ptan's replay buffer with a memory forecast and a state_dict."""
 
-import logging
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -11,10 +10,9 @@ import ptan
 from ptan.experience import ExperienceFirstLast
 
 from lib.envs.frames import stacks_frames
+from lib.experience.interface import State
 from lib.experience.transitions import pack, unpack
 from lib.system import memory
-
-log = logging.getLogger(__name__)
 
 
 class TransitionSource(Protocol):
@@ -43,14 +41,13 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         super().__init__(None, buffer_size)
         self.experience_source_iter: Iterator[ExperienceFirstLast] = iter(experience_source)
         self._round = len(experience_source.pool)
-        needed = self.forecast(experience_source.pool[0], buffer_size)
-        memory.require(buffer_size, needed)
-        log.info("Memory: the replay needs up to %.1f GB; %.1f GB are free.", needed / 1e9, memory.free() / 1e9)
+        memory.require(buffer_size, self.forecast(experience_source.pool[0], buffer_size))
 
     @classmethod
     def forecast(cls, env: gym.Env, buffer_size: int) -> int:
         """Return the memory in bytes of a full buffer of states of this environment, one frame per transition."""
-        space: Any = env.observation_space
+        space = env.observation_space
+        assert isinstance(space, gym.spaces.Box)
         frame_bytes: int = math.prod(space.shape[stacks_frames(space) :]) * space.dtype.itemsize
         return buffer_size * (frame_bytes + cls.TRANSITION_BYTES)
 
@@ -64,8 +61,8 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         indices = np.random.choice(len(self.buffer), batch_size, replace=True)
         return [self.buffer[index] for index in indices]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"pos": self.pos, "transitions": pack(self.buffer)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.buffer, self.pos = unpack(state["transitions"]), state["pos"]

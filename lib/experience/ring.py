@@ -1,7 +1,7 @@
 """Replay ring for environments that step together. It stores every frame once and rebuilds states when it samples.
 
     ring = Ring(capacity=100_000, num_envs=8, frame_shape=(84, 84), n_step=3, gamma=0.99)
-    ring.add(FrameStep(frames, actions, rewards, terminated, truncated, final_frames))
+    ring.add(Step(frames, actions, rewards, terminated, truncated, final_frames))
     batch = ring.sample(256)
 
 A state is the last `stack` frames of its episode. At the start of an episode, its first frame fills the missing ones.
@@ -11,11 +11,13 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import DTypeLike
 
 from lib.errors import UsageError
 from lib.experience.batch import Batch
-from lib.experience.stream import ExperienceStream, FrameStep
+from lib.experience.interface import State
+from lib.experience.stream import ExperienceStream, Step
 from lib.system import memory
 
 
@@ -63,7 +65,7 @@ class Ring:
             )
         memory.require(capacity, self.forecast(capacity, frame_shape, dtype))
         self._source = source
-        self._source_steps = iter(() if source is None else source)
+        self._source_steps = iter(()) if source is None else source.steps()
         size = (self.length, num_envs)
         self._frames = np.zeros((*size, *frame_shape), dtype)
         self._actions = np.zeros(size, np.int64)
@@ -80,7 +82,8 @@ class Ring:
     @classmethod
     def for_source(cls, source: ExperienceStream, capacity: int, **options: Any) -> Self:
         """Make a ring for the states and steps of a stream. `options` are further arguments, such as n_step."""
-        space: Any = source.envs.single_observation_space
+        space = source.envs.single_observation_space
+        assert isinstance(space, spaces.Box)
         stack, shape = (space.shape[0], space.shape[1:]) if source.stacked else (1, space.shape)
         options |= {"stack": stack, "dtype": space.dtype, "seed": source.seed, "source": source}
         return cls(capacity, source.envs.num_envs, shape, **options)
@@ -111,8 +114,8 @@ class Ring:
         """One more than the newest step that can be sampled. The next states of newer steps are not in the ring yet."""
         return self._steps_added - self.n_step
 
-    def add(self, step: FrameStep) -> None:
-        """Add one step of every environment. `final_frames` may be None if no episode is truncated."""
+    def add(self, step: Step) -> None:
+        """Add one step of every environment, with the newest frames of its states."""
         frames, actions, rewards, terminated, truncated, final_frames = step
         truncated = truncated & ~terminated
         row = self._steps_added % self.length
@@ -231,27 +234,24 @@ class Ring:
     def evenly_spaced(self, number: int) -> Batch:
         """Return transitions at even distances from the oldest to the newest one, without drawing random numbers.
 
-        Some are the same if the ring holds fewer transitions.
-
-        Raises:
-            UsageError: see `sample`.
+        Some are the same if the ring holds fewer transitions. Without any, this is a UsageError, as in `sample`.
         """
         self._require_transitions()
         places = np.linspace(0, self.num_transitions - 1, number).astype(np.int64)
         steps, envs = np.divmod(places, self.num_envs)
         return self._make_batch(self._start + steps, envs, np.ones(number))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state for a checkpoint. torch.load(weights_only=True) can read it."""
         rows = min(self._steps_added, self.length)
-        state: dict[str, Any] = {name: torch.from_numpy(array[:rows]) for name, array in self._arrays().items()}
+        state: State = {name: torch.from_numpy(array[:rows]) for name, array in self._arrays().items()}
         state["final"] = [(row, env, torch.from_numpy(frame)) for (row, env), frame in self._final_frames.items()]
         state["begun"] = torch.from_numpy(self._episode_steps)
         state["added"] = self._steps_added
         state["draws"] = self._generator.bit_generator.state
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore the ring from a checkpoint.
 
         If the source could not restore its environments, their unfinished episodes are truncated.

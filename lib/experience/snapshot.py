@@ -5,13 +5,13 @@ Sources, streams, actors, checkpoints and videos all restore environments from a
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
 
 from lib.experience.episodes import EpisodeTrace
+from lib.experience.interface import State
 
 
 class Snapshot:
@@ -20,32 +20,23 @@ class Snapshot:
     Args:
         seeds_of: function from a reset number to the reset seeds, (num_envs,), that all environments would get.
         num_envs: number of environments.
-        action_space: action space of one environment; None for integers.
+        action_space: action space of one environment.
 
     Attributes:
         resets: (num_envs,) int64, number of each environment's last seeded reset; None before the first one. If an
             environment is reset for each episode, this is the episode index. In a stream, it is the number of agent
             steps before the reset.
         starts: (num_envs,) int64, number of kept steps before that reset.
-        states: latest states of the environments, or None if unknown.
     """
 
-    ROOM = 1024  # steps for which memory is added at least
+    ROOM = 1024  # steps for which memory is added
 
-    def __init__(
-        self,
-        seeds_of: Callable[[int], Sequence[int]],
-        num_envs: int = 1,
-        action_space: spaces.Space[Any] | None = None,
-    ):
+    def __init__(self, seeds_of: Callable[[int], Sequence[int]], num_envs: int, action_space: spaces.Space[object]):
         self.resets: np.ndarray | None = None
         self.starts = np.zeros(num_envs, np.int64)
-        self.states: Any = None
         self._seeds_of = seeds_of
-        shape, dtype = () if action_space is None else action_space.shape or (), np.dtype(np.int32)
-        if isinstance(action_space, spaces.Box):
-            dtype = action_space.dtype
-        self._memory = np.zeros((0, num_envs, *shape), dtype)  # of which the first rows hold actions
+        dtype = action_space.dtype if isinstance(action_space, spaces.Box) else np.int32
+        self._memory = np.zeros((0, num_envs, *(action_space.shape or ())), dtype)  # the first rows hold actions
         self._length = 0
 
     @property
@@ -80,25 +71,22 @@ class Snapshot:
             self.resets = np.full(len(self.starts), number, np.int64)
         self.resets[which] = number
         self.starts[which] = self._length
-        self.states = None
 
-    def append(self, actions: np.ndarray | Sequence[int]) -> None:
-        """Record one step, (num_envs, ...), or several, (steps, num_envs, ...).
-
-        Steps before all resets may be dropped.
-        """
-        block = np.asarray(actions, self._memory.dtype).reshape(-1, *self._memory.shape[1:])
-        if self._length + len(block) > len(self._memory):
+    def append(self, actions: np.ndarray) -> None:
+        """Record one step, (num_envs, ...). Steps before all resets may be dropped."""
+        if self._length == len(self._memory):
             unneeded = int(self.starts.min())
             kept = self.actions[unneeded:]
-            room = np.zeros((max(len(kept), len(block), self.ROOM), *kept.shape[1:]), kept.dtype)
+            room = np.zeros((max(len(kept), self.ROOM), *kept.shape[1:]), kept.dtype)
             self._memory = np.concatenate([kept, room])  # a new array, because traces refer to the old one
             self._length -= unneeded
             self.starts -= unneeded
-        self._memory[self._length : self._length + len(block)] = block
-        self._length += len(block)
+        self._memory[self._length] = actions
+        self._length += 1
 
-    def trace(self, env: int, length: int, last_state: Any, no_ops: int | None = None) -> Callable[[], EpisodeTrace]:
+    def trace(
+        self, env: int, length: int, last_state: np.ndarray, no_ops: int | None = None
+    ) -> Callable[[], EpisodeTrace]:
         """Return a function that assembles the trace of an episode.
 
         Args:
@@ -119,20 +107,17 @@ class Snapshot:
 
         return assemble
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the resets, the actions since the earliest one, and the states as plain values and tensors."""
+    def state_dict(self) -> State:
+        """Return the resets, and the actions since the earliest one."""
         first = int(self.starts.min())
         return {
             "resets": None if self.resets is None else torch.from_numpy(self.resets.copy()),
             "starts": torch.from_numpy(self.starts - first),
             "actions": torch.from_numpy(self.actions[first:].copy()),
-            "states": None if self.states is None else torch.from_numpy(np.array(self.states)),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state that `state_dict` returned."""
+    def load_state_dict(self, state: State) -> None:
         self.resets = None if state["resets"] is None else state["resets"].numpy().copy()
         self.starts = state["starts"].numpy().copy()
-        self.states = None if state["states"] is None else state["states"].numpy()
         self._memory = state["actions"].numpy()  # without room, so that it is never changed
         self._length = len(self._memory)

@@ -13,10 +13,10 @@ Differences from ptan 0.8.1:
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import ptan
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics
 from ptan.experience import ExperienceFirstLast
@@ -45,11 +45,18 @@ class ExperienceSourceFirstLast(ExperienceStream):
 
     RESEED_EVERY = 0  # each episode has its own seed
 
-    def __init__(self, env: gym.Env | Sequence[gym.Env], agent: Any, gamma: float, seed: int = 0, first_env: int = 0):
+    def __init__(
+        self,
+        env: gym.Env | Sequence[gym.Env],
+        agent: ptan.agent.BaseAgent,
+        gamma: float,
+        seed: int = 0,
+        first_env: int = 0,
+    ):
         self.pool = [env] if isinstance(env, gym.Env) else list(env)
         self.gamma = gamma
         counted = [each if statistics_wrapper(each) else RecordEpisodeStatistics(each) for each in self.pool]
-        self._statistics: list[Any] = [statistics_wrapper(each) for each in counted]
+        self._statistics = [statistics_wrapper(each) for each in counted]
         envs = SyncVectorEnv([partial(Pausable, each) for each in counted], autoreset_mode=AutoresetMode.DISABLED)
         env_range = EnvRange(first_env, len(self.pool), first_env + len(self.pool))
         super().__init__(envs, agent, seed, env_range)
@@ -64,7 +71,9 @@ class ExperienceSourceFirstLast(ExperienceStream):
 
     def _return_and_length(self, env: int, infos: object) -> tuple[float, int]:
         # Not from the infos, because a wrapper outside of the counting one may have ended the episode.
-        return float(self._statistics[env].episode_returns), int(self._snapshot.steps_since_reset[env])
+        statistics = self._statistics[env]
+        assert statistics is not None
+        return float(statistics.episode_returns), int(self._snapshot.steps_since_reset[env])
 
     def skip_episodes(self, numbers: np.ndarray) -> None:
         """Begin with the episodes after these, (num_envs,). Call this before the first step."""

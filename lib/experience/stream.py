@@ -2,58 +2,51 @@
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
 
 from lib.envs import vector_env
 from lib.envs.frames import stacks_frames
 from lib.errors import Fault
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
-from lib.experience.interface import ExperienceSource
+from lib.experience.interface import ExperienceSource, State
 from lib.experience.snapshot import Snapshot
-from lib.system.clock import Stopwatch, since_process_start
+from lib.system.clock import since_process_start
 from lib.system.log import TaskProgress
 from lib.system.seeds import derived_seeds, hashed_seed
 
+if TYPE_CHECKING:
+    from ptan.agent import BaseAgent
+
 log = logging.getLogger(__name__)
+
+Infos = dict[str, Any]  # of a step or reset of a vector environment
 
 
 class Step(NamedTuple):
-    """Result of one step of all environments.
+    """One step of all environments.
 
     Attributes:
+        states: (num_envs, ...) states in which the actions were taken. Replays get only the newest frame of each, and
+            the first frame of an episode fills the whole stack.
+        actions: (num_envs, ...).
         rewards: (num_envs,) float32.
         terminated: (num_envs,) bool.
         truncated: (num_envs,) bool; never true together with `terminated`.
-        final_states: (num_envs, ...) next states before any reset. If an environment is reset in the step that ends its
+        final_states: next states before any reset, like `states`. If an environment is reset in the step that ends its
             episode, only the rows of ended episodes are valid.
     """
 
-    rewards: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    final_states: np.ndarray
-
-
-class FrameStep(NamedTuple):
-    """One step of all environments as replays store it: the arguments of Ring.add.
-
-    Attributes:
-        frames: (num_envs, *frame_shape) newest frames of the states in which the actions were taken. At the start of an
-            episode, the first frame fills the whole stack.
-        actions, rewards, terminated, truncated: (num_envs,).
-        final_frames: (num_envs, *frame_shape) newest frames of Step.final_states.
-    """
-
-    frames: np.ndarray
+    states: np.ndarray
     actions: np.ndarray
     rewards: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
-    final_frames: np.ndarray
+    final_states: np.ndarray
 
 
 class EnvRange(NamedTuple):
@@ -89,8 +82,6 @@ class Stream(ExperienceSource):
 
     Attributes:
         states: (num_envs, ...) latest states.
-        steps_done: agent steps so far, over the environments of this stream.
-        clock: seconds spent in "environment".
         interrupted_states: (num_envs, ...) saved states of the environments if they could not be restored from a
             checkpoint and were reset; otherwise None.
     """
@@ -99,18 +90,16 @@ class Stream(ExperienceSource):
     MAX_OVERDUE = 100_000  # agent steps of one environment
 
     def __init__(self, envs: VectorEnv, seed: int = 0, env_range: EnvRange | None = None):
+        super().__init__()
         self.envs = envs
         self.seed = seed
         self.env_range = env_range or EnvRange(0, envs.num_envs, envs.num_envs)
         self.states: np.ndarray = np.zeros(0)
-        self.steps_done = 0
-        self.clock = Stopwatch()
         self.frame_skip = vector_env.vector_frame_skip(envs)
         self._native = vector_env.is_native(envs)
         self.interrupted_states: np.ndarray | None = None
         self._snapshot = Snapshot(self._reset_seeds, self.env_range.num_envs, envs.single_action_space)
         self._no_ops: np.ndarray | None = None  # (num_envs,) frames before the first action of native games' episodes
-        self._episodes: list[Episode] = []
 
     @property
     def last_resets(self) -> np.ndarray | None:
@@ -140,7 +129,7 @@ class Stream(ExperienceSource):
             self._episodes.append(self._episode(env, infos, previous_states[env].copy()))
         self._record_no_ops(infos, ended)
         truncated = truncated & ~terminated
-        overdue = self._snapshot.steps_since_reset - self._reseed_interval
+        overdue = self._snapshot.steps_since_reset - math.ceil(self.RESEED_EVERY / self.env_range.total_envs)
         cut = ~ended & (overdue >= self.MAX_OVERDUE)
         if cut.any():
             log.warning(
@@ -156,12 +145,7 @@ class Stream(ExperienceSource):
         due = cut | ended & (overdue >= 0)
         if due.any():
             self._reseed(due)
-        return Step(rewards, terminated, truncated, final_states)
-
-    @property
-    def _reseed_interval(self) -> int:
-        """Steps of each environment in RESEED_EVERY agent steps of the run."""
-        return math.ceil(self.RESEED_EVERY / self.env_range.total_envs)
+        return Step(previous_states, actions, rewards, terminated, truncated, final_states)
 
     def _reseed(self, which: np.ndarray) -> None:
         """Reset the environments that `which`, (num_envs,) bool, selects, with new seeds."""
@@ -187,46 +171,31 @@ class Stream(ExperienceSource):
             self.states, infos = self.envs.reset(seed=seeds, options=options)  # type: ignore[arg-type]
         self._record_no_ops(infos, which)
 
-    def _record_no_ops(self, infos: Mapping[str, Any], started: np.ndarray) -> None:
+    def _record_no_ops(self, infos: Infos, started: np.ndarray) -> None:
         """Record the emulator frames that native games have played before the first state of a new episode."""
         if self._native:
             frames = infos["episode_frame_number"]
             self._no_ops = frames.copy() if self._no_ops is None else np.where(started, frames, self._no_ops)
 
-    def _episode(self, env: int, infos: Mapping[str, Any], last_state: np.ndarray) -> Episode:
+    def _episode(self, env: int, infos: Infos, last_state: np.ndarray) -> Episode:
         total, length = self._return_and_length(env, infos)
         no_ops = None if self._no_ops is None else int(self._no_ops[env])
         trace = self._snapshot.trace(env, length, last_state, no_ops)
         return Episode(total, length, self.steps_done, since_process_start(), env, trace)
 
-    def _return_and_length(self, env: int, infos: Mapping[str, Any]) -> tuple[float, int]:
+    def _return_and_length(self, env: int, infos: Infos) -> tuple[float, int]:
         """Return the undiscounted, unclipped return and the agent steps of an episode that has just ended."""
         return float(infos["episode"]["r"][env]), int(infos["episode"]["l"][env])
 
     def close(self) -> None:
         self.envs.close()
 
-    def pop_episodes(self) -> list[Episode]:
-        episodes, self._episodes = self._episodes, []
-        return episodes
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the resets, actions and states from which `restore` restores the environments."""
-        self._snapshot.states = self.states
-        return self._snapshot.state_dict()
-
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the counter, the snapshot, and the episodes that `pop_episodes` has not returned yet."""
-        episodes = pack_episodes(self._episodes)
-        return {"steps_done": self.steps_done, "snapshot": self.snapshot(), "episodes": episodes}
+        snapshot = self._snapshot.state_dict() | {"states": torch.from_numpy(self.states.copy())}
+        return {"steps_done": self.steps_done, "snapshot": snapshot, "episodes": pack_episodes(self._episodes)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state that `state_dict` returned; see `restore`."""
-        self.steps_done = state["steps_done"]
-        self._episodes = unpack_episodes(state["episodes"])
-        self.restore(state["snapshot"])
-
-    def restore(self, saved: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Reset with the seeds of a snapshot, and replay its actions. Half a million Atari steps take a minute or two.
 
         If that fails or leads to other states, reset all environments and log a warning.
@@ -234,14 +203,17 @@ class Stream(ExperienceSource):
         Raises:
             Fault: if it fails in an environment with a process of its own, which has ended.
         """
+        self.steps_done = state["steps_done"]
+        self._episodes = unpack_episodes(state["episodes"])
         self.interrupted_states = None
-        self._snapshot.load_state_dict(saved)
+        self._snapshot.load_state_dict(state["snapshot"])
         if self.last_resets is None:
             return
+        saved_states: np.ndarray = state["snapshot"]["states"].numpy()
         reason = ""
         try:
             self._replay()
-            if not np.array_equal(self.states, saved["states"].numpy()):
+            if not np.array_equal(self.states, saved_states):
                 reason = "they reached other states"
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
@@ -257,7 +229,7 @@ class Stream(ExperienceSource):
                 "episode, such as the level of a curriculum, is lost.",
                 reason,
             )
-            self.interrupted_states = saved["states"].numpy()
+            self.interrupted_states = saved_states
             self._reseed(np.ones(self.envs.num_envs, bool))
 
     def _replay(self) -> None:
@@ -281,16 +253,14 @@ class ExperienceStream(Stream):
     """Steps of an agent in environments that are stepped together, for a replay ring.
 
     Args:
-        envs: vector environment of lib.envs.vector_env.
         agent: ptan agent, called with the states of all environments, (num_envs, ...).
-        seed, env_range: see Stream.
+        envs, seed, env_range: see Stream.
 
     Attributes:
         stacked: whether a state is a stack of frames; otherwise a state is one frame.
-        clock: seconds spent in "act" and "environment".
     """
 
-    def __init__(self, envs: VectorEnv, agent: Any, seed: int = 0, env_range: EnvRange | None = None):
+    def __init__(self, envs: VectorEnv, agent: "BaseAgent", seed: int = 0, env_range: EnvRange | None = None):
         super().__init__(envs, seed, env_range)
         self.agent = agent
         self.stacked = stacks_frames(envs.single_observation_space)
@@ -299,20 +269,18 @@ class ExperienceStream(Stream):
         """Return the newest frames, (num_envs, *frame_shape), of states."""
         return states[:, -1] if self.stacked else states
 
-    def __iter__(self) -> Iterator[Any]:
-        """Yield `steps`."""
+    def __iter__(self) -> Iterator[object]:
         return self.steps()
 
-    def steps(self) -> Iterator[FrameStep]:
-        """Yield steps forever."""
+    def steps(self) -> Iterator[Step]:
+        """Yield steps forever, with the newest frames of their states."""
         self.begin()
         agent_states = [self.agent.initial_state() for _ in range(self.envs.num_envs)]
         while True:
-            frames = self.newest_frames(self.states)
             with self.clock("act"):
                 actions, agent_states = self.agent(self.states, agent_states)
             step = self.step(np.asarray(actions))
             for env in np.flatnonzero(step.terminated | step.truncated):
                 agent_states[env] = self.agent.initial_state()
-            final_frames = self.newest_frames(step.final_states)
-            yield FrameStep(frames, np.asarray(actions), step.rewards, step.terminated, step.truncated, final_frames)
+            frames, final_frames = self.newest_frames(step.states), self.newest_frames(step.final_states)
+            yield step._replace(states=frames, final_states=final_frames)

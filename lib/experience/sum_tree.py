@@ -25,7 +25,6 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """Sum of all weights."""
         return float(self._levels[0].sum())
 
     def __getitem__(self, indices: np.ndarray) -> np.ndarray:

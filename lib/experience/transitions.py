@@ -1,14 +1,14 @@
 """PTAN's transitions of a stream's steps, and their form in a checkpoint. Both hold each frame once."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import torch
 from ptan.experience import ExperienceFirstLast
 
 from lib.envs.frames import FrameStrip, LazyFrames
-from lib.experience.stream import FrameStep
+from lib.experience.interface import State
+from lib.experience.stream import Step
 
 
 class Transitions:
@@ -28,7 +28,7 @@ class Transitions:
             strip.start(frames) for strip, frames in zip(self._strips, first, strict=True)
         ]
 
-    def add(self, step: FrameStep) -> list[ExperienceFirstLast]:
+    def add(self, step: Step) -> list[ExperienceFirstLast]:
         """Return the transitions of one step, in the order of the environments.
 
         The last state is None if the episode terminated. If it was truncated, the learner bootstraps from it.
@@ -45,7 +45,7 @@ class Transitions:
         return transitions
 
 
-def pack(transitions: Iterable[ExperienceFirstLast]) -> dict[str, Any]:
+def pack(transitions: Iterable[ExperienceFirstLast]) -> State:
     """Return transitions as tensors that torch.load(weights_only=True) accepts. The tensors share their frames.
 
     Returns:
@@ -77,7 +77,7 @@ def pack(transitions: Iterable[ExperienceFirstLast]) -> dict[str, Any]:
     }
 
 
-def unpack(packed: dict[str, Any]) -> list[ExperienceFirstLast]:
+def unpack(packed: State) -> list[ExperienceFirstLast]:
     """Return the transitions that were passed to `pack`. They do not refer to its tensors."""
     strips = [strip.numpy().copy() for strip in packed["strips"]]
 

@@ -8,7 +8,6 @@ noise gives the same actions wherever they are chosen.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from lib.envs.masks import choices
 from lib.envs.observations import UNBOUNDED
 from lib.errors import UsageError
 
-Space = spaces.Space[Any]
+Space = spaces.Space[object]
 
 
 class Distribution(ABC):

@@ -52,26 +52,14 @@ class PlainEncoder(nn.Sequential):
                 f"the shape {shape} has its channels last; they have to come first, as with pytorch_img=True or "
                 "frame_stack=True of wrap_deepmind"
             )
-        if kind == "image":
-            super().__init__(
-                nn.Conv2d(shape[0], 32, kernel_size=8, stride=4),
-                nn.ReLU(),
-                nn.Conv2d(32, 64, kernel_size=4, stride=2),
-                nn.ReLU(),
-                nn.Conv2d(64, 64, kernel_size=3, stride=1),
-                nn.ReLU(),
-                nn.Flatten(),
-            )
-        elif kind == "board":
-            super().__init__(
-                nn.Conv2d(shape[0], 32, kernel_size=3, padding=1),
-                nn.ReLU(),
-                nn.Conv2d(32, 64, kernel_size=3, padding=1),
-                nn.ReLU(),
-                nn.Flatten(),
-            )
-        else:
+        if kind == "vector":
             super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), 128), nn.ReLU())
+        else:
+            if kind == "image":
+                layers = [nn.Conv2d(shape[0], 32, 8, stride=4), nn.Conv2d(32, 64, 4, stride=2), nn.Conv2d(64, 64, 3)]
+            else:
+                layers = [nn.Conv2d(shape[0], 32, 3, padding=1), nn.Conv2d(32, 64, 3, padding=1)]
+            super().__init__(*(part for layer in layers for part in (layer, nn.ReLU())), nn.Flatten())
         self.dtype, self.scale = torch.float32, 1.0
         with torch.no_grad():
             self.features: int = self(torch.zeros(1, *shape)).shape[1]
@@ -262,7 +250,6 @@ class VectorEncoder(NormalisingEncoder):
         self.scale.copy_(torch.where(self.variance > 0.0, self.variance.rsqrt(), 1.0))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Encode (batch, n) states as (batch, features) float32."""
         limit = torch.where(self.count > 0.0, LARGEST, math.inf)
         normal = ((states.flatten(1).double() - self.mean) * self.scale).clamp(-limit, limit)
         return torch.tanh(self.second(torch.tanh(self.first(normal.float()))))
@@ -306,7 +293,6 @@ class CompositeEncoder(nn.Module):
                 part.normalise_by(states_of_part)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Encode (batch, n) states as (batch, features) float32."""
         columns = zip(self.parts, self._split(states), strict=True)
         return torch.cat([encoder(column) for encoder, column in columns], 1)
 

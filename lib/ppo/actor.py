@@ -2,34 +2,26 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from argparse import Namespace
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import torch
-from gymnasium import spaces
 
-from lib.actors.worker import Weights
+from lib.actors.worker import Played, Weights
 from lib.envs import vector_env
 from lib.envs.frames import stacks_frames
-from lib.envs.vector_env import DiscreteVectorEnv, vector_frame_skip
+from lib.envs.vector_env import DiscreteVectorEnv
 from lib.errors import UsageError, divisors
 from lib.experience.episodes import Episode, to_send
+from lib.experience.interface import State
 from lib.experience.stream import EnvRange
 from lib.hyperparameters import FastPPOHyperparameters
 from lib.ppo.fast import FastModel
 from lib.ppo.rollout import Agent, Sampler
 from lib.ppo.update import LearnerGroup
 from lib.system.machine import cores, has_fast_bfloat16
-
-
-class EnvFacts(NamedTuple):
-    """Facts about an environment that are known only after one has been made."""
-
-    space: spaces.Box
-    action_space: spaces.Space[Any]
-    frame_skip: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +70,7 @@ class ActorSettings:
             )
 
     @classmethod
-    def of(cls, params: FastPPOHyperparameters, args: Any, group: LearnerGroup) -> Self:
+    def of(cls, params: FastPPOHyperparameters, args: Namespace, group: LearnerGroup) -> Self:
         """Return the settings of a script, by its options of the same names.
 
         Without --actors, there are as many as this machine has cores, or fewer, so that they share the environments
@@ -107,12 +99,11 @@ class ActorSettings:
         )
 
     @cached_property
-    def facts(self) -> EnvFacts:
-        """Facts about the environment."""
-        envs = self.make_envs(1)
-        facts = EnvFacts(envs.single_observation_space, envs.single_action_space, vector_frame_skip(envs))
-        envs.close()
-        return facts
+    def env(self) -> DiscreteVectorEnv:
+        """One of the environments. It is closed, and tells their spaces."""
+        env = self.make_envs(1)
+        env.close()
+        return env
 
     def env_range(self, index: int) -> EnvRange:
         """Return the part of the environments that an actor plays."""
@@ -133,36 +124,22 @@ class ActorSettings:
 
 
 @dataclasses.dataclass
-class Segment:
-    """T steps of N environments that an actor has played; see Actor.get_trajectory_segment.
+class Segment(Played):
+    """T steps of N environments.
 
     Attributes:
-        version: version of the weights that it was played with.
         arrays: fields of Rollout as arrays (T, N, ...). Stacks of C frames are sent as "frames", (T + C - 1, N, ...),
             instead of "states": the C - 1 older ones of the first stack, then the newest one of each state.
         episodes: episodes that ended in the segment. Their steps are the actor's own.
         first: agent steps of the actor before the segment.
-        seconds: time that the segment took.
     """
 
-    version: int
     arrays: dict[str, np.ndarray]
     episodes: list[Episode]
     first: int
-    seconds: float
 
     def __len__(self) -> int:
         return self.steps  # the run counts the samples of an update
-
-    @property
-    def steps(self) -> int:
-        """Agent steps."""
-        return self.arrays["rewards"].size
-
-    @property
-    def restart(self) -> dict[str, Any]:
-        """State of an actor that goes on from here with new episodes."""
-        return {"steps_done": self.first + self.steps}
 
 
 class PPOActor:
@@ -174,7 +151,7 @@ class PPOActor:
         state: what `state_dict` or Segment.restart returned, or None for a new run.
     """
 
-    def __init__(self, acting: ActorSettings, index: int, state: Mapping[str, Any] | None = None):
+    def __init__(self, acting: ActorSettings, index: int, state: State | None = None):
         envs = acting.make_envs(acting.env_range(index).num_envs)
         space = envs.single_observation_space
         with torch.random.fork_rng(devices=()):  # the initial weights must not change the learner's random numbers
@@ -185,17 +162,15 @@ class PPOActor:
         if state is not None:
             self._sampler.steps_done = state["steps_done"]
             if "snapshot" in state:
-                self._sampler.load_state_dict(dict(state))
+                self._sampler.load_state_dict(state)
         self._rollout = self._sampler.empty()
         self._stacked = stacks_frames(space)
 
     def set_model(self, model: Weights) -> None:
-        """Act with these weights from now on."""
         self._model.load_state_dict(model.tensors)
         self._version = model.version
 
     def get_trajectory_segment(self) -> Segment:
-        """Return the next segment."""
         start, first, rollout = time.perf_counter(), self._sampler.steps_done, self._rollout
         self._sampler.sample(rollout)
         arrays = {field.name: getattr(rollout, field.name).numpy() for field in dataclasses.fields(rollout)}
@@ -204,14 +179,15 @@ class PPOActor:
             arrays["frames"] = np.concatenate([np.moveaxis(states[0, ..., :-1], -1, 0), states[..., -1]])
         return Segment(
             version=self._version,
+            steps=self._sampler.steps_done - first,
+            seconds=time.perf_counter() - start,
+            restart={"steps_done": self._sampler.steps_done},
             arrays={name: array if name == "frames" else array.copy() for name, array in arrays.items()},
             episodes=[to_send(episode, self._traces) for episode in self._sampler.pop_episodes()],
             first=first,
-            seconds=time.perf_counter() - start,
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the sampler."""
+    def state_dict(self) -> State:
         return self._sampler.state_dict()
 
     def __str__(self) -> str:

@@ -58,12 +58,6 @@ class CellPolicy(nn.Module):
         return logits.flatten(1)
 
 
-@functools.cache
-def _log_policy(n_actions: int, planes: int) -> None:
-    """Log that a CellPolicy is used, once in this process."""
-    log.info("Policy: %d actions, %d for each cell of the board.", n_actions, planes)
-
-
 class FastModel(ActorCritic):
     """Small network that normalises its input, and predicts values in units of the returns' standard deviation.
 
@@ -101,7 +95,6 @@ class FastModel(ActorCritic):
             cells = math.prod(self.split.shape[1:])
             planes, remainder = divmod(self.distribution.parameters, cells)
             if planes and not remainder:
-                _log_policy(self.distribution.parameters, planes)
                 return CellPolicy(self.body.features, BoardEncoder.filters, planes)
         return self.plain_head()
 
@@ -144,18 +137,14 @@ class FastModel(ActorCritic):
         self.value.weight.mul_(torch.where(known, old_std / self.return_std, 1.0))
         self.value.bias.copy_(torch.where(known, bias, self.value.bias))
 
-    def encode(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return features, (batch, features), and unmasked parameters of the policy, of states without masks."""
+    def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        observations, allowed = self.split(states)
         if isinstance(self.body, BoardEncoder) and isinstance(self.policy, CellPolicy):
             features, cells = self.body.encode(observations)
-            return features, self.policy(features, cells)
-        features = self.body(observations)
-        return features, self.policy(features)
-
-    def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute parameters and values; see ActorCritic.forward."""
-        observations, allowed = self.split(states)
-        features, parameters = self.encode(observations)
+            parameters = self.policy(features, cells)
+        else:
+            features = self.body(observations)
+            parameters = self.policy(features)
         return mask_invalid(parameters, allowed), self.values_of(features)
 
     def values_of(self, features: torch.Tensor) -> torch.Tensor:
@@ -190,11 +179,12 @@ class FastTrainer(Trainer):
     settings: FastSettings
 
     def update(self, rollout: Rollout, rhos: torch.Tensor | None = None) -> dict[str, float]:
-        """Learn from a rollout of (T, N) transitions; see Trainer.update."""
         is_first = not self.model.body.is_fitted
         if is_first or self.model.body.running:
             states = self.group.gathered(to_device(rollout.some_states(STATES // self.group.size), self.device))
         if is_first:
+            if isinstance(self.model.policy, CellPolicy):
+                log.info("Policy: each of the %d actions belongs to a cell.", self.model.distribution.parameters)
             self.model.normalise_by(states)
             rollout, rhos = self.reevaluated(rollout)
         metrics = super().update(rollout, rhos)

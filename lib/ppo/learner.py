@@ -52,7 +52,6 @@ class PPOLearner:
         return {"version": self.version}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Restore the version."""
         self.version = state["version"]
 
 

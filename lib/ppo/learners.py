@@ -7,7 +7,7 @@ are averaged: synchronous stochastic gradient descent, Chen et al. (2016), https
 import os
 import pickle
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from torch import distributed
 
 from lib.errors import Fault, UsageError
-from lib.ppo.update import LearnerGroup
+from lib.ppo.update import LearnerGroup, T
 
 # An exchange takes milliseconds, but the first learner may evaluate or draw, or be suspended by Ctrl-Z. If a learner
 # dies, gloo notices at once.
@@ -75,7 +75,7 @@ class ProcessGroup(LearnerGroup):
         self._wait(self._backend.allgather, [parts], [tensor.contiguous()])
         return torch.cat(parts)
 
-    def share(self, thing: Any = None, rank: int = 0) -> Any:
+    def share(self, thing: T, rank: int = 0) -> T:
         data = pickle.dumps(thing) if rank == self.rank else b""
         size = torch.tensor([len(data)], device=self.device)
         options = distributed.BroadcastOptions()
@@ -85,9 +85,10 @@ class ProcessGroup(LearnerGroup):
         if data:
             content.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
         self._wait(self._backend.broadcast, [content], options)
-        return pickle.loads(content.cpu().numpy().tobytes())
+        shared: T = pickle.loads(content.cpu().numpy().tobytes())
+        return shared
 
-    def _wait(self, exchange: Any, *arguments: Any) -> None:
+    def _wait(self, exchange: Callable[..., distributed.Work], *arguments: object) -> None:
         with _collective():
             exchange(*arguments).wait()
 

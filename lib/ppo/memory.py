@@ -7,7 +7,6 @@ memory with which it began.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from gymnasium import spaces
 from torch import nn
 
 from lib.errors import UsageError
+from lib.experience.interface import State
 from lib.experience.stream import Step
 from lib.nets.distributions import Space
 from lib.nets.masking import mask_invalid
@@ -78,7 +78,6 @@ class MemoryAgent(Agent):
     Args:
         model: policy and value network.
         num_envs: number of environments.
-        device: device of the model.
 
     Attributes:
         memory: (num_envs, size) float32, after the latest states acted on.
@@ -87,10 +86,10 @@ class MemoryAgent(Agent):
 
     model: MemoryModel
 
-    def __init__(self, model: MemoryModel, num_envs: int, device: torch.device | str = "cpu"):
-        super().__init__(model, device)
+    def __init__(self, model: MemoryModel, num_envs: int):
+        super().__init__(model)
         self.memory = model.first_memory(num_envs)
-        self.starts = torch.ones(num_envs, dtype=torch.bool, device=device)
+        self.starts = torch.ones(num_envs, dtype=torch.bool, device=self.device)
 
     @torch.no_grad()
     def __call__(self, states: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -99,16 +98,12 @@ class MemoryAgent(Agent):
         actions, log_probs = self.model.distribution.sample(parameters, to_device(noise, self.device))
         return actions.cpu(), log_probs, values
 
-    def values(self, states: torch.Tensor) -> torch.Tensor:
-        return self._values(states, self.memory, self.starts)
-
-    def last_values(self, states: torch.Tensor, truncated: torch.Tensor) -> torch.Tensor:
-        """Return the values of the states, (n, ...), that end the episodes of some environments, (num_envs,) bool."""
-        memory = self.memory[truncated.to(self.device)]
-        return self._values(states, memory, torch.zeros(len(memory), dtype=torch.bool, device=self.device))
-
     @torch.no_grad()
-    def _values(self, states: torch.Tensor, memory: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    def values(self, states: torch.Tensor, truncated: torch.Tensor | None = None) -> torch.Tensor:
+        memory, starts = self.memory, self.starts
+        if truncated is not None:  # these states are not the first ones of their episodes
+            memory = memory[truncated.to(self.device)]
+            starts = torch.zeros(len(memory), dtype=torch.bool, device=self.device)
         return self.model.remember(to_device(states, self.device), memory, starts[None])[1].cpu()
 
 
@@ -138,18 +133,14 @@ class MemorySampler(Sampler):
         super().sample(rollout)
 
     def step(self, actions: np.ndarray) -> Step:
-        """Step each environment once; see Stream.step."""
         step = super().step(actions)
         self.agent.starts = torch.from_numpy(step.terminated | step.truncated).to(self.agent.device)
         return step
 
-    def last_values(self, states: torch.Tensor, truncated: torch.Tensor) -> torch.Tensor:
-        return self.agent.last_values(states, truncated)
-
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return super().state_dict() | {"memory": self.agent.memory.cpu(), "starts": self.agent.starts.cpu()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self.agent.memory, self.agent.starts = (state[name].to(self.agent.device) for name in ("memory", "starts"))
         if self.interrupted_states is not None:  # new episodes have begun
@@ -166,7 +157,6 @@ class MemoryTrainer(FastTrainer):
     model: MemoryModel
 
     def update(self, rollout: Rollout, rhos: torch.Tensor | None = None) -> dict[str, float]:
-        """Learn from a MemoryRollout; see Trainer.update."""
         assert isinstance(rollout, MemoryRollout)
         if self.settings.minibatch % len(rollout.rewards):
             raise UsageError(

@@ -1,7 +1,5 @@
 """The textbook network of PPO: action distributions and state values."""
 
-from typing import Any
-
 import torch
 from gymnasium import spaces
 from torch import nn
@@ -35,7 +33,7 @@ class ActorCritic(nn.Module):
 
     def __init__(self, space: spaces.Box, actions: int | Space):
         super().__init__()
-        self.options: dict[str, Any] = {}
+        self.options: dict[str, object] = {}
         self.distribution = distribution_of(actions)
         self.split = MaskSplitter(space)
 
@@ -80,7 +78,6 @@ class Model(ActorCritic):
         orthogonal(self.value, 1.0)
 
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute parameters and values; see ActorCritic.forward."""
         observations, allowed = self.split(states)
         features = self.body(observations)
         value_features = features if self.value_body is None else self.value_body(observations)

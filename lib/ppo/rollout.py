@@ -60,16 +60,15 @@ class Rollout:
 
 
 class Agent:
-    """Sample actions from a model's policy.
+    """Sample actions from the policy of a model, on its device.
 
     Args:
         model: policy and value network.
-        device: device of the model.
     """
 
-    def __init__(self, model: ActorCritic, device: torch.device | str = "cpu"):
+    def __init__(self, model: ActorCritic):
         self.model = model
-        self.device = device
+        self.device = next(model.parameters()).device
 
     @torch.no_grad()
     def __call__(self, states: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -88,14 +87,15 @@ class Agent:
         return actions.cpu(), log_probs, values
 
     @torch.no_grad()
-    def values(self, states: torch.Tensor) -> torch.Tensor:
+    def values(self, states: torch.Tensor, truncated: torch.Tensor | None = None) -> torch.Tensor:
         """Predict the values of states.
 
         Args:
-            states: (N, ...) states of the model's space.
+            states: (n, ...) states: the latest of all environments, or those that end the episodes of `truncated`.
+            truncated: (N,) bool, environments whose episodes end.
 
         Returns:
-            (N,) float32, on the CPU.
+            (n,) float32, on the CPU.
         """
         values: torch.Tensor
         _, values = self.model(to_device(states, self.device))
@@ -109,14 +109,9 @@ class Sampler(Stream):
     the steps of an environment do not depend on how the environments are divided among samplers.
 
     Args:
-        envs: vector environment of lib.envs.vector_env.
         agent: an Agent, or any object with its `device`, `__call__` and `values`.
         steps: steps of each environment in a rollout.
-        seed: seed of the run.
-        env_range: part of the run's environments that this sampler plays; None for all.
-
-    Attributes:
-        clock: seconds spent in each of PARTS.
+        envs, seed, env_range: see Stream.
     """
 
     PARTS = ("act", "environment", "store")
@@ -139,7 +134,7 @@ class Sampler(Stream):
         self.begin()
         size = (self.steps, self.envs.num_envs)
         state = torch.from_numpy(self.states).movedim(1, -1)
-        pinned = torch.device(self.agent.device).type == "cuda"
+        pinned = self.agent.device.type == "cuda"
         return Rollout(
             states=torch.empty(*size, *state.shape[1:], dtype=state.dtype, pin_memory=pinned),
             actions=torch.empty(*size, *self._distribution.shape, dtype=self._distribution.dtype),
@@ -157,7 +152,7 @@ class Sampler(Stream):
         # One thread is enough for a small batch, and idle torch threads would spin on the emulators' cores. torch
         # clears its cache of cast weights when the outermost autocast context exits. This disabled one keeps the
         # cache for the whole rollout.
-        with torch_threads(1), torch.autocast(torch.device(self.agent.device).type, enabled=False):
+        with torch_threads(1), torch.autocast(self.agent.device.type, enabled=False):
             self._play(rollout)
 
     def _play(self, rollout: Rollout) -> None:
@@ -172,25 +167,22 @@ class Sampler(Stream):
                 actions, log_prob, value = self.agent(rollout.states[t].movedim(-1, 1), noise[t])
                 log_probs.append(log_prob)
                 values.append(value)
-            rewards, terminated, truncated, final_states = self.step(self._distribution.played(actions).numpy())
+            step = self.step(self._distribution.played(actions).numpy())
             with self.clock("store"):
                 rollout.actions[t] = actions
-                rollout.rewards[t] = torch.from_numpy(rewards)
-                rollout.terminated[t] = torch.from_numpy(terminated)
-                rollout.ended[t] = torch.from_numpy(terminated | truncated)
-            if truncated.any():
+                rollout.rewards[t] = torch.from_numpy(step.rewards)
+                rollout.terminated[t] = torch.from_numpy(step.terminated)
+                rollout.ended[t] = torch.from_numpy(step.terminated | step.truncated)
+            if step.truncated.any():
                 with self.clock("act"):
-                    last_states = torch.from_numpy(final_states[truncated])
-                    rollout.next_values[t, truncated] = self.last_values(last_states, torch.from_numpy(truncated))
+                    last_states = torch.from_numpy(step.final_states[step.truncated])
+                    truncated = torch.from_numpy(step.truncated)
+                    rollout.next_values[t, truncated] = self.agent.values(last_states, truncated)
         with self.clock("act"):
             bootstrap_values = self.agent.values(torch.from_numpy(self.states))
             rollout.log_probs.copy_(torch.stack(log_probs))
             rollout.values.copy_(torch.stack(values))
         rollout.fill_next_values(bootstrap_values)
-
-    def last_values(self, states: torch.Tensor, truncated: torch.Tensor) -> torch.Tensor:
-        """Return the values of the states, (n, ...), that end the episodes of some environments, (N,) bool."""
-        return self.agent.values(states)
 
     def _noise(self) -> torch.Tensor:
         """Draw the next rollout's noise, (steps, num_envs, noise_size) float32, a generator per environment."""

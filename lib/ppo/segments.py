@@ -9,24 +9,20 @@ k actors that share the environments produce the same rollouts as one actor with
 """
 
 import dataclasses
-import logging
-import math
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from lib.actors.fleet import Fleet
+from lib.envs.vector_env import vector_frame_skip
 from lib.errors import UsageError, counted
-from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
-from lib.experience.interface import ExperienceSource, Stopped
+from lib.experience.episodes import pack_episodes, unpack_episodes
+from lib.experience.interface import ExperienceSource, State, Stateful, Stopped
 from lib.ppo.actor import ActorSettings, PPOActor, Segment
 from lib.ppo.fast import FastModel
 from lib.ppo.learner import PPOLearner
-from lib.system.clock import Stopwatch, since_process_start
-
-log = logging.getLogger(__name__)
+from lib.system.clock import since_process_start
 
 
 class Segments(ExperienceSource):
@@ -48,9 +44,7 @@ class Segments(ExperienceSource):
 
     Attributes:
         steps_done: agent steps of all segments so far, those of other learners included.
-        clock: seconds that the learner has spent in "wait".
-        on_step: function that is called with the number of agent steps in segments that have arrived.
-        fleet: the actors, or None before the first segment is requested.
+        fleet: the actors of this learner.
 
     Raises:
         TypeError: if the learner's model is not a FastModel.
@@ -65,49 +59,45 @@ class Segments(ExperienceSource):
                 f"the model is of class {type(learner.trainer.model).__name__}, and actors act with "
                 "lib.ppo.fast.FastModel; change that class, or copy 02_ppo_fast.py, which has no actors"
             )
-        if asynchronous and acting.engine == "inline":
-            log.warning("Inline actors play only while the learner waits; --async does not make them faster.")
+        super().__init__()
         self.acting = acting
         self.learner = learner
         self.asynchronous = asynchronous
-        self.steps_done = 0
-        self.clock = Stopwatch()
-        self.fleet: Fleet | None = None
-        self.frame_skip = acting.facts.frame_skip
+        self.frame_skip = vector_frame_skip(acting.env)
+        self.fleet: Fleet[Segment] = Fleet(
+            acting.engine,
+            list(map(self._name_of, range(acting.actors))),
+            patience=acting.patience,
+            stop_asked=lambda: self.stop_asked(),
+            address=acting.address,
+            cpus=acting.cpus,
+        )
         self._group = learner.trainer.group
-        self._states: list[Any] = [None] * (acting.actors * acting.learners)  # of all learners' actors
+        self._states: list[State | None] = [None] * (acting.actors * acting.learners)  # of all learners' actors
         self._played_with: int | None = None  # version of the learner when the other learners were told to play
-        self._episodes: list[Episode] = []
         self._lags = [0]  # of the last update's segments, in updates
 
     def start(self) -> None:
         """Start the actors. The other learners get the weights, and the states of their actors."""
-        if self.fleet is None:
-            parts: list[Any] = [self.learner.trainer.model, self.learner.trainer.optimizer, self.learner, self]
-            if self.acting.learners > 1:
-                states = self._group.share([part.state_dict() for part in parts])
-                for part, state in zip(parts, states if self.acting.rank else (), strict=False):
-                    part.load_state_dict(state)
-            first = self.acting.rank * self.acting.actors
-            make = partial(PPOActor, dataclasses.replace(self.acting, traces=self.traces))
-            self.fleet = Fleet(
-                self.acting.engine,
-                [make] * self.acting.actors,
-                self._states[first : first + self.acting.actors],
-                list(map(self._name_of, range(self.acting.actors))),
-                patience=self.acting.patience,
-                stop_asked=lambda: self.stop_asked(),
-                address=self.acting.address,
-                cpus=self.acting.cpus,
-            )
+        if self.fleet.makes:
+            return
+        parts: list[Stateful] = [self.learner.trainer.model, self.learner.trainer.optimizer, self.learner, self]
+        if self.acting.learners > 1:
+            states = self._group.share([dict(part.state_dict()) for part in parts])
+            for part, state in zip(parts, states if self.acting.rank else (), strict=False):
+                part.load_state_dict(state)
+        own = self._states[self.acting.rank * self.acting.actors :]
+        for record, saved in zip(self.fleet.records, own, strict=False):
+            record.restart = saved
+        make = partial(PPOActor, dataclasses.replace(self.acting, traces=self.traces))
+        self.fleet.start([make] * self.acting.actors)
 
     def close(self) -> None:
-        """End the actors, and the other learners. The next iteration goes on from the states of the last state_dict."""
-        if self.fleet is not None:
-            self.fleet.close()
-            self.fleet = None
-            if not self.acting.rank and self.learner.version != self._played_with:  # the others wait for a command
-                self._group.share(None)
+        """End the actors, and the other learners."""
+        self.fleet.close()
+        if self.fleet.makes and not self.acting.rank and self.learner.version != self._played_with:
+            self._played_with = self.learner.version
+            self._group.share("")  # the others wait for a command
 
     def __iter__(self) -> Iterator[list[Segment]]:
         """Start the actors, and yield segments until the run is asked to stop."""
@@ -122,7 +112,7 @@ class Segments(ExperienceSource):
             self._played_with = self.learner.version
             self._group.share("play")
             return True
-        while (command := self._group.share()) == "save":
+        while (command := self._group.share("")) == "save":
             self._collect_states()
         return bool(command)
 
@@ -133,8 +123,6 @@ class Segments(ExperienceSource):
         self.close()
 
     def _batch(self) -> list[Segment]:
-        """Wait for the segments of an update; see the class."""
-        assert self.fleet is not None
         weights, arrived = self.learner.get_model(), list[tuple[int, Segment]]()
         with self.clock("wait"):
             while len(arrived) < len(self.fleet.records):
@@ -147,7 +135,7 @@ class Segments(ExperienceSource):
         return [segment for _, segment in arrived]
 
     @staticmethod
-    def _chosen(fleet: Fleet, arrived: list[tuple[int, Segment]]) -> list[int]:
+    def _chosen(fleet: Fleet[Segment], arrived: list[tuple[int, Segment]]) -> list[int]:
         """Choose actors for the remaining segments: first those that have not played, then others for lost ones."""
         missing = len(fleet.records) - len(arrived) - fleet.open_orders
         played = {index for index, _ in arrived}
@@ -162,7 +150,6 @@ class Segments(ExperienceSource):
         return f"Actor {index} ({environments} of {acting.env_name}, seed {acting.seed})"
 
     def _count(self, segments: list[tuple[int, Segment]]) -> None:
-        """Count the steps and episodes of the segments of an update."""
         learners, num_envs = self.acting.learners, self.acting.env_range(0).num_envs
         self._lags = [self.learner.version - segment.version for _, segment in segments]
         ended = []
@@ -188,36 +175,29 @@ class Segments(ExperienceSource):
         """
         return {
             "policy_lag": sum(self._lags) / len(self._lags),
-            "actor_fps": math.nan if self.fleet is None else self.fleet.speed(),
-            "lost_episodes": 0 if self.fleet is None else self.fleet.lost * self.acting.env_range(0).num_envs,
+            "actor_fps": self.fleet.speed(),
+            "lost_episodes": self.fleet.lost * self.acting.env_range(0).num_envs,
         }
 
-    def report(self, folder: Path) -> dict[str, Any]:
-        return {} if self.fleet is None else self.fleet.report(folder)
+    def report(self, folder: Path) -> dict[str, object]:
+        return self.fleet.report(folder)
 
-    def pop_episodes(self) -> list[Episode]:
-        """Return the episodes that ended in segments that were counted since the last call, oldest first."""
-        episodes, self._episodes = self._episodes, []
-        return episodes
-
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the counters and the state of every actor.
 
         Between two synchronous updates, actors are idle, so a resumed run is the uninterrupted one. An asynchronous run
         loses the segments on their way.
         """
-        if self.fleet is not None:
+        if self.fleet.makes:
             self._group.share("save")
             self._collect_states()
         return {"steps_done": self.steps_done, "actors": self._states, "episodes": pack_episodes(self._episodes)}
 
     def _collect_states(self) -> None:
-        """Collect the states of all learners' actors."""
-        assert self.fleet is not None
         own = self.fleet.states()
         self._states = [each for rank in range(self.acting.learners) for each in self._group.share(own, rank)]
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Restore a state that `state_dict` returned. Call this before the first segments are requested."""
         if len(state["actors"]) != len(self._states):
             learners = len(state["actors"]) // self.acting.actors

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 import torch
 from torch import nn
@@ -16,6 +16,8 @@ VALUE_WEIGHT = 0.5  # weight of the value loss
 
 METRICS = ("loss", "policy_loss", "value_loss", "entropy", "kl", "clipped")  # metrics of a minibatch
 KL = METRICS.index("kl")
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,7 +87,7 @@ class LearnerGroup:
         """Return the tensors (n, ...) of all learners, (size * n, ...)."""
         return tensor
 
-    def share(self, thing: Any = None, rank: int = 0) -> Any:
+    def share(self, thing: T, rank: int = 0) -> T:
         """Return the object that learner `rank` passes."""
         return thing
 
@@ -97,11 +99,10 @@ class Trainer:
         model: model to train.
         optimizer: optimizer of the model's parameters.
         settings: hyperparameters of an update.
-        device: device of the model.
+        group: learners that make every update with this one; None if it is alone.
 
     Attributes:
         settings: hyperparameters of the next update.
-        group: learners that make every update with this one.
     """
 
     def __init__(
@@ -109,14 +110,13 @@ class Trainer:
         model: ActorCritic,
         optimizer: torch.optim.Optimizer,
         settings: UpdateSettings,
-        device: torch.device | str = "cpu",
         group: LearnerGroup | None = None,
     ):
         self.model = model
         self.optimizer = optimizer
         self.settings = settings
-        self.device = device
-        self.group = group or LearnerGroup(device)
+        self.device = next(model.parameters()).device
+        self.group = group or LearnerGroup(self.device)
 
     def update(self, rollout: Rollout, rhos: torch.Tensor | None = None) -> dict[str, float]:
         """Learn from a rollout of (T, N) transitions.

@@ -14,13 +14,14 @@ import textwrap
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import torch
 from ignite.engine import Engine, Events
 from torch import nn
 
 from lib.errors import Fault, UsageError
+from lib.experience.interface import Stateful
 from lib.run.events import EpisodeEvents, attach_as_last
 from lib.run.folder import GrowingFiles, RunFolder
 from lib.run.stopping import NOT_FINITE, Stopper
@@ -32,19 +33,6 @@ log = logging.getLogger(__name__)
 BEST, LAST = "best", "last"
 
 Content = dict[str, Any]  # of a checkpoint: states by the names of their objects
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """An object whose state a checkpoint can hold."""
-
-    def state_dict(self) -> Mapping[str, object]:
-        """Return the state as tensors and plain values."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any], /) -> object:
-        """Continue from a state that `state_dict` returned."""
-        ...
 
 
 def numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:

@@ -7,6 +7,7 @@ import torch
 from matplotlib.figure import Figure
 
 from lib.dqn_model import DQN
+from lib.experience.held_out import HeldOutStates
 from lib.experience.ring import Ring
 from lib.nets.masking import INVALID
 from lib.run.policy import in_evaluation_mode
@@ -16,7 +17,7 @@ MAX_ACTIONS = 18  # actions in a figure; an Atari game has at most this many
 log = logging.getLogger(__name__)
 
 
-class ReturnDistributionFigure:
+class ReturnDistributionFigure(HeldOutStates):
     """Figures that always show the same states, so that they can be compared over time.
 
     A row per state shows its image and the predicted return distribution of each action. A vertical line is the mean.
@@ -34,16 +35,14 @@ class ReturnDistributionFigure:
     AT_END = 0.9  # mean probability mass of an end atom that causes the warning
 
     def __init__(self, net: DQN, buffer: Ring):
-        self.net, self.buffer = net, buffer
-        self.states = torch.zeros(0)
+        super().__init__(buffer, number=self.STATES)
+        self.net = net
         self._is_warned = False
 
     @torch.no_grad()
     def __call__(self) -> Figure:
         net = self.net
         assert net.support is not None
-        if not len(self.states):
-            self.states = self.buffer.evenly_spaced(self.STATES).for_net("cpu").states
         with in_evaluation_mode(net):
             predicted = net.predict(self.states.to(net.support.device))
             probs, values = predicted.exp().cpu().numpy(), net.values(predicted).cpu().numpy()
@@ -61,12 +60,6 @@ class ReturnDistributionFigure:
                 100 * at_ends.max(),
                 support[-at_ends.argmax()],
             )
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return {"states": self.states}
-
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        self.states = state["states"]
 
 
 def _draw(images: np.ndarray, probs: np.ndarray, values: np.ndarray, support: np.ndarray) -> Figure:

@@ -17,14 +17,13 @@ from torch.optim import Optimizer
 from lib.envs.checked_env import Closable, close_all
 from lib.envs.single_env import make_env
 from lib.errors import UsageError
-from lib.experience.interface import ExperienceSource
+from lib.experience.interface import ExperienceSource, Stateful
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
 from lib.run import console
 from lib.run.arguments import RunOptions, describe, options_of_book
 from lib.run.checkpoint import (
     Checkpoints,
     Iteration,
-    Stateful,
     load_initial_weights,
     newest,
     numbered,

@@ -45,7 +45,6 @@ def use_threads(net: nn.Module) -> None:
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """Let torch use `number` threads in this context."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

@@ -15,7 +15,7 @@ import torch
 
 import fakes
 from lib.actors.fleet import Fleet
-from lib.actors.worker import Weights, Worker
+from lib.actors.worker import Played, Weights, Worker
 from lib.envs.checked_env import CheckedEnv
 from lib.errors import Fault, UsageError
 from lib.experience.interface import Stopped
@@ -32,8 +32,11 @@ def weights_of(version):
 
 def new_fleet(engine, number=2, before=lambda actor: None, states=None, **options):
     """Return a fleet of Counters. Each calls `before` before a segment."""
-    makes = [lambda index, state: fakes.Counter(index, state, before)] * number
-    return Fleet(engine, makes, states or [None] * number, [f"Actor {index}" for index in range(number)], **options)
+    fleet: Fleet[Played] = Fleet(engine, [f"Actor {index}" for index in range(number)], **options)
+    for record, state in zip(fleet.records, states or (), strict=False):
+        record.restart = state
+    fleet.start([lambda index, state: fakes.Counter(index, state, before)] * number)
+    return fleet
 
 
 def fleet_of(*args, **options):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,15 +20,16 @@ def seeds_of(reset):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(STEPS, STEPS, RESETS, SAVES), max_size=40))
 def test_seeds_actions_and_traces_equal_those_of_lists(operations):
-    snapshot = Snapshot(seeds_of, 2)
+    snapshot = Snapshot(seeds_of, 2, Discrete(9))
     snapshot.ROOM = 4
     snapshot.restart(0)
     resets, lists, traces, count = [0, 0], [[], []], [], 0
     for operation, argument in operations:
         if operation == "append":
-            block = np.arange(count, count + 2 * argument, dtype=np.int32).reshape(argument, 2)
-            snapshot.append(block if argument > 1 else block[0])
-            block[:] = -1  # an agent may overwrite its array
+            for step in range(count, count + 2 * argument, 2):
+                chosen = np.array([step, step + 1])
+                snapshot.append(chosen)
+                chosen[:] = -1  # an agent may overwrite its array
             for env, actions in enumerate(lists):
                 actions.extend(range(count + env, count + 2 * argument, 2))
                 traces.append((snapshot.trace(env, argument, "last"), resets[env], list(actions), argument))
@@ -39,7 +41,7 @@ def test_seeds_actions_and_traces_equal_those_of_lists(operations):
         else:
             saved = snapshot.state_dict()
             assert len(saved["actions"]) == max(map(len, lists))
-            snapshot = Snapshot(seeds_of, 2)
+            snapshot = Snapshot(seeds_of, 2, Discrete(9))
             snapshot.load_state_dict(saved)
             assert all(
                 torch.equal(snapshot.state_dict()[name], saved[name]) for name in ("resets", "starts", "actions")
@@ -55,16 +57,18 @@ def test_seeds_actions_and_traces_equal_those_of_lists(operations):
 
 
 def test_the_trace_of_a_native_game_has_the_actions_of_its_episode_alone():
-    snapshot = Snapshot(seeds_of, 2)
+    snapshot = Snapshot(seeds_of, 2, Discrete(9))
     snapshot.restart(7)
-    snapshot.append(np.arange(10).reshape(5, 2))
+    for chosen in np.arange(10).reshape(5, 2):
+        snapshot.append(chosen)
     assert snapshot.trace(1, 2, "last", no_ops=12)()[:] == (7001, [7, 9], "last", 0, 12)
 
 
 def test_steps_before_all_resets_are_dropped():
-    snapshot = Snapshot(seeds_of, 2)
+    snapshot = Snapshot(seeds_of, 2, Discrete(9))
     snapshot.ROOM = 4
     for number in range(100):
         snapshot.restart(number)
-        snapshot.append(np.zeros((3, 2)))
+        for _ in range(3):
+            snapshot.append(np.zeros(2))
     assert len(snapshot.actions) <= 8

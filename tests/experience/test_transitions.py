@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.experience.stream import FrameStep
+from lib.experience.stream import Step
 from lib.experience.transitions import Transitions, pack, unpack
 
 
@@ -59,7 +59,7 @@ def test_transitions_equal_the_twins_and_come_back_from_a_checkpoint(num_envs, s
         expected += [twin.add(*row) for twin, row in zip(twins, rows, strict=True)]
         frames, actions, rewards, terminated, truncated, finals = map(np.array, zip(*rows, strict=True))
         frames, finals = frames.astype(np.uint8)[:, None], finals.astype(np.uint8)[:, None]
-        transitions += ours.add(FrameStep(frames, actions, rewards, terminated, truncated, finals))
+        transitions += ours.add(Step(frames, actions, rewards, terminated, truncated, finals))
     assert plain(transitions, stacked) == expected
     packed = pack(transitions)
     assert plain(unpack(packed), stacked) == expected

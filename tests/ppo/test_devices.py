@@ -75,9 +75,7 @@ def _meta(monkeypatch):
 )
 def test_an_update_mixes_no_devices(space, kind, settings):
     model = kind(space, 4).to("meta")
-    trainer = trainer_of(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), device="meta", **{"minibatch": 9} | settings
-    )
+    trainer = trainer_of(model, torch.optim.SGD(model.parameters(), lr=0.1), **{"minibatch": 9} | settings)
     states = torch.from_numpy(np.stack([space.sample() for _ in range(36)])).unflatten(0, (6, 6))
     states = states.movedim(2, -1) if len(space.shape) == 3 else states  # channels last, as in a rollout
     rollout = dataclasses.replace(random_rollout(6, 6), states=states)
@@ -87,4 +85,4 @@ def test_an_update_mixes_no_devices(space, kind, settings):
     arrays = {name: array.numpy() for name, array in vars(rollout).items()}
     learner = PPOLearner(trainer)
     for _ in range(2):  # the second time, the segment is older than the weights
-        learner.train([Segment(0, arrays, [], 0, 1.0)])
+        learner.train([Segment(0, 1, 1.0, {}, arrays, [], 0)])

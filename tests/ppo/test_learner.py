@@ -11,7 +11,9 @@ from ppo_setup import trainer_of
 def test_steps_of_older_weights_get_present_values_and_truncated_ratios():
     acting = ActorSettings("CartPole-v1", envs=4, actors=2, rollout=8, seed=5)
     torch.manual_seed(0)
-    learner = PPOLearner(trainer_of(FastModel(acting.facts.space, acting.facts.action_space), minibatch=16))
+    learner = PPOLearner(
+        trainer_of(FastModel(acting.env.single_observation_space, acting.env.single_action_space), minibatch=16)
+    )
     actors = [PPOActor(acting, index) for index in range(2)]
     for actor in actors:
         actor.set_model(learner.get_model())

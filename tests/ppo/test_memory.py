@@ -63,15 +63,15 @@ def test_a_truncated_episode_is_bootstrapped_with_its_memory_and_the_next_one_st
     model, sampler, _ = parts("fakes:Match-Bits-v0", num_envs=2, steps=8)  # truncated after 8 steps
     model.normalise_by(torch.rand(16, 2))
     seen = []
-    last_values = sampler.agent.last_values
+    values = sampler.agent.values
 
-    def watched(states, truncated):
+    def watched(states, truncated=None):
         seen.append((states.clone(), sampler.agent.memory.clone()))
-        return last_values(states, truncated)
+        return values(states, truncated)
 
-    sampler.agent.last_values = watched  # type: ignore[method-assign]
+    sampler.agent.values = watched  # type: ignore[method-assign]
     rollout = next(iter(sampler))
-    [(last_states, memory)] = seen
+    (last_states, memory), _ = seen
     expected = model.remember(last_states, memory, torch.zeros(1, 2, dtype=torch.bool))[1]
     assert torch.allclose(rollout.next_values[-1], expected)
     assert sampler.agent.starts.all()

@@ -124,7 +124,7 @@ def stream_source(env_id, num_envs):
 
 def segment_source(env_id, num_envs):
     acting = ActorSettings(env_id, envs=num_envs, actors=2, rollout=16, seed=5)
-    model = build_model(acting.facts.space, acting.facts.action_space)
+    model = build_model(acting.env.single_observation_space, acting.env.single_action_space)
     optimizer = torch.optim.Adam(model.parameters())
     settings = FastSettings(minibatch=32, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.01)
     return Segments(acting, PPOLearner(FastTrainer(model, optimizer, settings)))
