@@ -73,10 +73,10 @@ class CompositeObservation(gym.Wrapper):
 
     Args:
         env: environment whose observation space `is_composite`.
-        env_id: its id, for messages.
+        env_id, channel_axis: see observations.prepare.
     """
 
-    def __init__(self, env: gym.Env, env_id: str):
+    def __init__(self, env: gym.Env, env_id: str, channel_axis: object = None):
         super().__init__(env)
         usable = usable_parts(env.observation_space, env_id)
         self._others = [place for place, part in usable.items() if not is_picture(part)]
@@ -84,7 +84,8 @@ class CompositeObservation(gym.Wrapper):
         if self._others:
             given[()] = spaces.Tuple([usable[place] for place in self._others])
         self._envs = {
-            place: stack_images(prepare(Part(part), f"{env_id}, {name_of(place)}")) for place, part in given.items()
+            place: stack_images(prepare(Part(part), f"{env_id}, {name_of(place)}", channel_axis))
+            for place, part in given.items()
         }
         states: dict[Place, Any] = {place: part.observation_space for place, part in self._envs.items()}
         self.observation_space = CompositeBox(list(states.values()))

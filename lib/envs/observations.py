@@ -55,7 +55,7 @@ def observation_kind(observation: spaces.Space[Any] | tuple[int, ...]) -> Litera
     return "vector"
 
 
-def prepare(env: gym.Env, env_id: str) -> gym.Env:
+def prepare(env: gym.Env, env_id: str, channel_axis: object = None) -> gym.Env:
     """Wrap an environment so that its observations are images, boards or vectors.
 
     Spaces other than Box, such as Discrete, Tuple or Dict, are flattened into a vector by gymnasium's
@@ -69,10 +69,13 @@ def prepare(env: gym.Env, env_id: str) -> gym.Env:
     Args:
         env: environment with observations of any space.
         env_id: gymnasium id, for messages.
+        channel_axis: which of three axes holds the channels, 0, 1 or 2; None for the usual one, see _layout.
 
     Raises:
         UsageError: if the observations cannot be converted.
     """
+    if channel_axis not in (None, 0, 1, 2):
+        raise UsageError(f"{env_id} has channel_axis={channel_axis!r}; it has to be 0, 1 or 2")
     if not isinstance(env.observation_space, spaces.Box):
         env = _flatten(env, env_id)
     shape = _without_ones(env.observation_space)
@@ -88,7 +91,7 @@ def prepare(env: gym.Env, env_id: str) -> gym.Env:
         )
     if len(shape) == 1:
         return _to_real(env, env_id)
-    axis, channels, height, width = _layout(shape)
+    axis, channels, height, width = _layout(shape, channel_axis)
     if min(height, width) < MIN_IMAGE_SIDE:
         note = "one channel" if axis is None else f"axis {axis}, the channels, in front"
         moved = _transform(_to_real(env, env_id), lambda board: np.ascontiguousarray(_channels_first(board, axis)))
@@ -165,17 +168,20 @@ def _without_ones(space: spaces.Space[Any]) -> tuple[int, ...]:
     return tuple(length for length in space.shape or () if length != 1) or (1,)
 
 
-def _layout(shape: tuple[int, ...]) -> tuple[int | None, int, int, int]:
+def _layout(shape: tuple[int, ...], channel_axis: Any = None) -> tuple[int | None, int, int, int]:
     """Return which of two or three axes holds the channels, if any does, and the channels, height and width.
 
-    Two neighbours of equal length are the height and the width. Otherwise the last axis holds the channels, unless the
-    first one is the shortest.
+    Usually, two neighbours of equal length are the height and the width. Otherwise the last axis holds the channels,
+    unless the first one is the shortest.
     """
     if len(shape) == 2:
         return None, 1, *shape
-    first, middle, last = shape
-    is_first = middle == last if (first == middle) != (middle == last) else first < min(middle, last)
-    return (0, first, middle, last) if is_first else (2, last, first, middle)
+    if channel_axis is None:
+        first, middle, last = shape
+        is_first = middle == last if (first == middle) != (middle == last) else first < min(middle, last)
+        channel_axis = 0 if is_first else 2
+    height, width = shape[:channel_axis] + shape[channel_axis + 1 :]
+    return channel_axis, shape[channel_axis], height, width
 
 
 def _is_image(space: spaces.Box, channels: int) -> bool:

@@ -32,6 +32,7 @@ from lib.system.seeds import undisturbed
 
 PPO_ACTIONS = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
 
+CHANNEL_AXIS = "channel_axis"  # argument of an id that is not the constructor's; see observations.prepare
 SPACES: dict[str, dict[str, str]] = {}  # spaces of the environments that were made here, by id; see space_text
 
 
@@ -89,7 +90,7 @@ def make_env(
 
     Args:
         env_id: id registered with gymnasium; "package.module:Id" imports the module first, and "Id(size=9)" passes the
-            argument to the constructor.
+            argument to the constructor. But "Id(channel_axis=2)" says which axis of observations holds the channels.
         tweaked: play an Atari game by DirectAtari, which is faster and gives the same states, rewards and episode ends.
         render_mode: render mode of gymnasium; None for no rendering.
         any_actions: accept every action space that PPO can use, not only Discrete.
@@ -135,7 +136,7 @@ def wrapped(
     mask = TakeMask(ActionsFromZero(env) if np.any(getattr(env.action_space, "start", 0)) else env)
     env = RecordEpisodeStatistics(mask)
     convert = CompositeObservation if is_composite(env.observation_space) else observations.prepare
-    env = convert(env, env_id)
+    env = convert(env, env_id, EnvId.of(env_id).arguments.get(CHANNEL_AXIS))
     if masked is None:
         with undisturbed():  # its reset may seed the global generators
             mask.find_mask()
@@ -224,6 +225,7 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
 def _make(env_id: str, options: dict[str, Any]) -> gym.Env:
     module, name, arguments = EnvId.of(env_id)
     registered = _registered_by(module)
+    arguments.pop(CHANNEL_AXIS, None)
     arguments |= options
     try:
         with Guard(lambda: f"{env_id} (in its constructor)"):

@@ -181,3 +181,16 @@ def test_images_of_other_channels_are_not_stacked(env_id):
     assert np.array_equal(np.asarray(env.reset(seed=1)[0])[:4], plain.reset(seed=1)[0])
     assert np.array_equal(np.asarray(env.step(1)[0])[:4], plain.step(1)[0])
     assert not stacks_frames(env.observation_space)
+
+
+def test_the_axis_of_the_channels_can_be_given(register):
+    planes = box(17, 7, 11)  # as in Hungry Geese
+    register("Planes-v0", fakes.Shape, kwargs={"space": planes})
+    register("Planes-composite-v0", fakes.Shape, kwargs={"space": spaces.Dict(board=planes, rank=spaces.Discrete(3))})
+    plain = fakes.Shape(planes).reset(seed=1)[0]
+    for axis in (0, 1, 2):
+        state, _ = make_env(f"Planes-v0(channel_axis={axis})").reset(seed=1)
+        assert np.array_equal(state, np.moveaxis(plain, axis, 0))
+    assert "(17, 7, 11)" in " ".join(observations.conversions(make_env("Planes-composite-v0(channel_axis=0)")))
+    with pytest.raises(UsageError, match="channel_axis='first'; it has to be 0, 1 or 2"):
+        make_env("Planes-v0(channel_axis='first')")
