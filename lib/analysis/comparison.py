@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 
 from lib.analysis import intervals
-from lib.analysis.run_data import Json, Run
+from lib.analysis.run_data import Run
 from lib.run.checkpoint import numbered
 from lib.run.episodes import WINDOW, Episodes, format_return
+from lib.run.folder import Json
 from lib.system.log import without_folder
 
 IGNORED = ("run_name", "milestone")  # hyperparameters that do not influence training

@@ -7,16 +7,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Self
+from typing import Self
 
 import pandas as pd
 
 from lib.errors import UsageError
 from lib.run.episodes import CSV_COLUMNS, WINDOW
-from lib.run.folder import find, in_use, places, read_json, read_params
+from lib.run.folder import Json, find, in_use, places, read_json, read_params
 from lib.run.stopping import ENDED, NOT_FINITE, SOLVED, STEPS
 
-Json = dict[str, Any]  # content of a JSON file
 NUMERIC_COLUMNS = ("step", "length", "return", "seconds")  # of episodes.csv
 MAX_SCALARS = 5_000  # values read per tag; TensorBoard's reader keeps a random sample of longer series
 VIDEO_NAME = re.compile(r"(?:play-\d+-)?episode-\d+-return-(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)\.webm")

@@ -4,10 +4,9 @@ import importlib
 import importlib.util
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -17,7 +16,7 @@ from lib.envs.single_env import DiscreteEnv, make_env
 from lib.errors import Fault, UsageError
 from lib.run import checkpoint
 from lib.run.checkpoint import BEST, find_checkpoint
-from lib.run.folder import read_params, require_spaces, trusted_id
+from lib.run.folder import Json, read_params, require_spaces, trusted_id
 from lib.run.policy import GreedyPolicy, RandomPolicy, SampledPolicy
 
 # From the observation space and the number of actions, or a space of other actions than discrete ones.
@@ -93,7 +92,7 @@ class TrainedAgent:
         return make_env(self.env_id, render_mode=render_mode, any_actions=True)
 
 
-def recorded_network(run: Path, network: Mapping[str, Any]) -> Factory:
+def recorded_network(run: Path, network: Json) -> Factory:
     """Return a function that builds the network of a run, given what folder.describe_network has recorded.
 
     Only networks of lib are used. The run may come from somebody else, and importing another module would run its code.

@@ -15,7 +15,7 @@ from gymnasium.wrappers import (
     RecordEpisodeStatistics,
 )
 
-from lib.envs.checked_env import wrappers
+from lib.envs.checked_env import Info, wrappers
 
 FRAME_SKIP = 4  # emulator frames per agent step
 NOOP_MAX = 30  # maximum number of no-op actions at the start of an episode
@@ -47,29 +47,26 @@ class DirectAtari(gym.Wrapper):
 
     def __init__(self, env: gym.Env):
         super().__init__(env.unwrapped)
-        colour: Any = self.unwrapped.observation_space
+        self._emulator: Any = env.unwrapped
         self.observation_space = spaces.Box(0, 255, (SCREEN, SCREEN), np.uint8)
-        self._screen, self._previous_screen = np.zeros((2, *colour.shape[:2]), np.uint8)
+        size = (self.env.observation_space.shape or ())[:2]
+        self._screen, self._previous_screen = np.zeros((2, *size), np.uint8)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
         self.env.reset(seed=seed, options=options)
         for _ in range(self.unwrapped.np_random.integers(1, NOOP_MAX + 1)):
             _, _, terminated, truncated, _ = self.env.step(0)
             if terminated or truncated:
                 self.env.reset(seed=seed, options=options)
-        emulator: Any = self.env
-        emulator.ale.getScreenGrayscale(self._screen)
+        self._emulator.ale.getScreenGrayscale(self._screen)
         self._previous_screen.fill(0)
         self.episode_returns = 0.0
         self.episode_lengths = 0
         return self._observation(), {}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        emulator: Any = self.env
-        ale = emulator.ale
-        ale_action = emulator._action_set[action]
+    def step(self, action: object) -> tuple[np.ndarray, float, bool, bool, Info]:
+        ale = self._emulator.ale
+        ale_action = self._emulator._action_set[action]
         reward, terminated, truncated = 0.0, False, False
         for frame in range(FRAME_SKIP):
             reward += ale.act(ale_action)
@@ -104,14 +101,13 @@ class _FixedNoOps:
         return self._number
 
 
-def reset_with_no_ops(env: gym.Env, no_ops: int) -> Any:
+def reset_with_no_ops(env: gym.Env, no_ops: int) -> object:
     """Reset an Atari game without a seed, and start the episode with a given number of no-op actions.
 
     The number stays fixed for later resets, until one of them has a seed. The first observation of the episode is
     returned.
     """
-    emulator: Any = env.unwrapped
-    emulator.np_random = _FixedNoOps(no_ops)
+    env.unwrapped.np_random = _FixedNoOps(no_ops)  # type: ignore[assignment]
     return env.reset()[0]
 
 

@@ -20,6 +20,10 @@ MISLEADING = (OSError, MemoryError, SystemExit)
 # Messages of errors that environments written for gym raise.
 OLD_MANNER = "Gym is incompatible|inherit from .?gymnasium|reset.. got an unexpected|expected 5, got 4|and no info"
 
+Info = dict[str, Any]  # what an environment tells besides
+Reset = tuple[Any, Info]  # what `reset` returns
+Stepped = tuple[Any, SupportsFloat, bool, bool, Info]  # what `step` returns
+
 log = logging.getLogger(__name__)
 
 
@@ -92,7 +96,7 @@ class CheckedEnv(gym.Wrapper):
         self._episode = 0  # since the reset with that seed
         self._step = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> Reset:
         if seed is not None:
             self._seed, self._episode = seed, 0
         self._episode, self._step = self._episode + 1, 0
@@ -102,7 +106,7 @@ class CheckedEnv(gym.Wrapper):
                 raise TypeError("reset() returns an observation and no info")
             return self._checked(result[0], self.observation_space), result[1]
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Stepped:
         self._step += 1
         space = self.action_space  # some environments compare types; NASim does
         action = int(action) if isinstance(space, spaces.Discrete) else np.array(action, space.dtype)
@@ -122,7 +126,7 @@ class CheckedEnv(gym.Wrapper):
         with self._guard:
             self.env.close()
 
-    def _checked(self, observation: Any, space: spaces.Space[Any], place: str = "") -> Any:
+    def _checked(self, observation: Any, space: spaces.Space[object], place: str = "") -> Any:
         """Return a copy of an observation with the space's data types. `place` is an entry, such as "['position']"."""
         if isinstance(space, spaces.Dict):
             return {name: self._checked(observation[name], part, f"{place}[{name!r}]") for name, part in space.items()}

@@ -4,12 +4,13 @@ The state is one vector, so that it goes wherever states go, such as replay buff
 network takes it apart again, and encodes every part as it would alone; see lib.nets.encoders.CompositeEncoder.
 """
 
-from typing import Any, SupportsFloat
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from lib.envs.checked_env import Info, Reset, Stepped
 from lib.envs.frames import stack_images
 from lib.envs.observations import (
     USABLE,
@@ -49,18 +50,18 @@ class Part(gym.Env):
         observation: what `reset` and `step` return.
     """
 
-    def __init__(self, space: spaces.Space[Any]):
+    def __init__(self, space: spaces.Space[object]):
         self.observation_space = space
-        self.observation: Any = None
+        self.observation: object = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> Reset:
         return self.observation, {}
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> Stepped:
         return self.observation, 0.0, False, False, {}
 
 
-def is_composite(space: spaces.Space[Any]) -> bool:
+def is_composite(space: spaces.Space[object]) -> bool:
     """Return whether a space is a Dict or Tuple that has an image or a board beside another part."""
     usable = [part for _, part in leaves(space) if isinstance(part, USABLE)]
     return len(usable) > 1 and any(map(is_picture, usable))
@@ -97,15 +98,15 @@ class CompositeObservation(gym.Wrapper):
         ]
         noted(self, "one vector of these parts", *notes)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> Reset:
         observation, info = self.env.reset(seed=seed, options=options)
         return self._state(observation, is_first=True), info
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> Stepped:
         observation, reward, terminated, truncated, info = self.env.step(action)
         return self._state(observation, is_first=False), reward, terminated, truncated, info
 
-    def _state(self, observation: Any, is_first: bool) -> np.ndarray:
+    def _state(self, observation: object, is_first: bool) -> np.ndarray:
         states = []
         for place, env in self._envs.items():
             part: Any = env.unwrapped

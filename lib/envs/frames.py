@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from lib.envs.checked_env import Info
 from lib.envs.masks import MaskedBox, StackedBox
 from lib.envs.observations import noted
 
@@ -97,7 +98,7 @@ class FrameStrip:
         return LazyFrames(self._strip, self._end, self._size)
 
 
-def stacks_frames(space: spaces.Space[Any]) -> bool:
+def stacks_frames(space: spaces.Space[object]) -> bool:
     """Return whether the states of a space are stacks of frames, with or without an action mask."""
     return isinstance(space.plain if isinstance(space, MaskedBox) else space, StackedBox)
 
@@ -130,12 +131,10 @@ class FrameStack(gym.Wrapper):
         self.size = size
         self._frames = FrameStrip(size)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[LazyFrames, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[LazyFrames, Info]:
         frame, info = self.env.reset(seed=seed, options=options)
         return self._frames.start([frame] * self.size), info
 
-    def step(self, action: Any) -> tuple[LazyFrames, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[LazyFrames, SupportsFloat, bool, bool, Info]:
         frame, reward, terminated, truncated, info = self.env.step(action)
         return self._frames.append(frame), reward, terminated, truncated, info

@@ -6,20 +6,20 @@ The code in between does not need to know about it. A network splits it off and 
 """
 
 import math
-from typing import Any, SupportsFloat
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lib.envs.checked_env import Guard, describe
+from lib.envs.checked_env import Guard, Info, Reset, Stepped, describe
 from lib.errors import Fault
 
 INFO_KEY = "action_mask"  # name of the mask in the infos
 METHOD_NAME = "action_masks"  # name of the method that returns the mask
 
 
-def choices(space: spaces.Space[Any]) -> list[int]:
+def choices(space: spaces.Space[object]) -> list[int]:
     """Return the number of options of each choice in a Discrete or MultiDiscrete action; none for other spaces."""
     if isinstance(space, spaces.Discrete):
         return [int(space.n)]
@@ -101,16 +101,16 @@ class TakeMask(gym.Wrapper):
         """Set `masked`. The environment is reset if it could report masks only in its infos."""
         self.masked = self._has_method or bool(self._entries) or INFO_KEY in self.env.reset(seed=0)[1]
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> Reset:
         observation, info = self.env.reset(seed=seed, options=options)
         return self._take(observation, info, ended=False), {}
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> Stepped:
         observation, reward, terminated, truncated, info = self.env.step(action)
         observation = self._take(observation, info, ended=bool(terminated or truncated))
         return observation, reward, terminated, truncated, {}
 
-    def _take(self, observation: Any, info: dict[str, Any], ended: bool) -> Any:
+    def _take(self, observation: Any, info: Info, ended: bool) -> Any:
         """Set `mask`, and return the observation without it."""
         mask = observation[INFO_KEY] if self._entries else info.get(INFO_KEY)
         if self._has_method:

@@ -37,7 +37,7 @@ ONE_HOT = "Discrete and MultiDiscrete numbers are one-hot"
 UNBOUNDED = np.iinfo(np.int32).max  # larger bounds are only the range of the data type
 
 
-def observation_kind(observation: spaces.Space[Any] | tuple[int, ...]) -> Literal["image", "board", "vector"]:
+def observation_kind(observation: spaces.Space[object] | tuple[int, ...]) -> Literal["image", "board", "vector"]:
     """Return the kind of an observation, which decides which network encodes it.
 
     Args:
@@ -107,7 +107,7 @@ def prepare(env: gym.Env, env_id: str, channel_axis: object = None) -> gym.Env:
     return _to_real(noted(FlattenObservation(env), "flattened"), env_id)
 
 
-def leaves(space: spaces.Space[Any], place: Place = ()) -> Iterator[tuple[Place, spaces.Space[Any]]]:
+def leaves(space: spaces.Space[object], place: Place = ()) -> Iterator[tuple[Place, spaces.Space[object]]]:
     """Yield the parts of a Dict or Tuple that are neither, with their places."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for name, part in space.items() if isinstance(space, spaces.Dict) else enumerate(space):
@@ -139,14 +139,16 @@ def name_of(place: Place) -> str:
     return "".join(f"[{each!r}]" for each in place)
 
 
-def usable_parts(space: spaces.Space[Any], env_id: str) -> dict[Place, spaces.Space[Any]]:
+def usable_parts(space: spaces.Space[object], env_id: str) -> dict[Place, spaces.Space[object]]:
     """Return the parts of a space that a network here can use. The others are left out, with a warning.
 
     Raises:
         UsageError: if there is none.
     """
     parts = dict(leaves(space))
-    usable: dict[Place, spaces.Space[Any]] = {place: part for place, part in parts.items() if isinstance(part, USABLE)}
+    usable: dict[Place, spaces.Space[object]] = {
+        place: part for place, part in parts.items() if isinstance(part, USABLE)
+    }
     if not usable:
         raise UsageError(
             f"{env_id} has the observation space {space}, which no network here can use; it has to be "
@@ -158,17 +160,17 @@ def usable_parts(space: spaces.Space[Any], env_id: str) -> dict[Place, spaces.Sp
     return usable
 
 
-def is_picture(space: spaces.Space[Any]) -> bool:
+def is_picture(space: spaces.Space[object]) -> bool:
     """Return whether a space holds images or boards."""
     return len(_without_ones(space)) in (2, 3)
 
 
-def _without_ones(space: spaces.Space[Any]) -> tuple[int, ...]:
+def _without_ones(space: spaces.Space[object]) -> tuple[int, ...]:
     """Return the shape of a space without axes of length 1, but with at least one axis."""
     return tuple(length for length in space.shape or () if length != 1) or (1,)
 
 
-def _layout(shape: tuple[int, ...], channel_axis: Any = None) -> tuple[int | None, int, int, int]:
+def _layout(shape: tuple[int, ...], channel_axis: int | None = None) -> tuple[int | None, int, int, int]:
     """Return which of two or three axes holds the channels, if any does, and the channels, height and width.
 
     Usually, two neighbours of equal length are the height and the width. Otherwise the last axis holds the channels,
@@ -218,7 +220,7 @@ def _flatten(env: gym.Env, env_id: str) -> gym.Env:
 
 def _board_of(space: spaces.MultiBinary | spaces.MultiDiscrete) -> spaces.Box | None:
     """Return the Box that equals a space of boards; None if it holds vectors, or is larger than a board."""
-    box: spaces.Box[Any]
+    box: spaces.Box
     if isinstance(space, spaces.MultiBinary):
         box = spaces.Box(0, 1, space.shape, np.int8)
     else:
@@ -280,11 +282,11 @@ def _to_real(env: gym.Env, env_id: str) -> gym.Env:
     return noted(_transform(env, lambda numbers: np.asarray(numbers, dtype) / divisors), f"{dtype}{divided}")
 
 
-def _is_integer(space: spaces.Space[Any]) -> bool:
+def _is_integer(space: spaces.Space[object]) -> bool:
     return isinstance(space, spaces.Box) and space.dtype.kind in "iu"
 
 
-def _is_precise(space: spaces.Space[Any]) -> bool:
+def _is_precise(space: spaces.Space[object]) -> bool:
     """Return whether float32 might not hold the numbers of a part."""
     if not isinstance(space, spaces.Box):
         return False

@@ -14,6 +14,7 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
+from lib.envs.checked_env import Info, Reset
 from lib.errors import EnvironmentFailed, Fault, UsageError
 from lib.system import processes
 from lib.system.log import start_console
@@ -62,15 +63,15 @@ class ProcessVectorEnv(AsyncVectorEnv):
             raise
         atexit.register(self.close)  # before multiprocessing waits for its processes
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | list[int | None] | None = None, options: Info | None = None) -> Reset:
         with self._dead_named():
             return super().reset(seed=seed, options=options)
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Info]:
         with self._dead_named():
             return super().step(actions)
 
-    def set_attr(self, name: str, values: Any) -> None:
+    def set_attr(self, name: str, values: object) -> None:
         with self._dead_named():
             super().set_attr(name, values)
 

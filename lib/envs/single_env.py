@@ -33,6 +33,7 @@ from lib.system.seeds import undisturbed
 PPO_ACTIONS = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
 
 CHANNEL_AXIS = "channel_axis"  # argument of an id that is not the constructor's; see observations.prepare
+Arguments = dict[str, Any]  # of the constructor of an environment
 SPACES: dict[str, dict[str, str]] = {}  # spaces of the environments that were made here, by id; see space_text
 
 
@@ -41,7 +42,7 @@ class EnvId(NamedTuple):
 
     module: str
     name: str
-    arguments: dict[str, Any]  # of the constructor
+    arguments: Arguments
 
     @classmethod
     def of(cls, env_id: str, assignments: Sequence[str] = ()) -> Self:
@@ -76,7 +77,7 @@ class ActionSpace(spaces.Discrete):
     n: int  # type: ignore[assignment]
 
 
-class DiscreteEnv(gym.Env[Any, Any]):
+class DiscreteEnv(gym.Env):
     """Type of the environments that make_env returns by default: array states and a finite number of actions."""
 
     observation_space: spaces.Box
@@ -202,7 +203,7 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         UsageError: if the id is unknown, its module or another package is missing, or it does not have the render mode.
             Errors of its constructor name it; see checked_env.Guard.
     """
-    options: dict[str, Any] = {}
+    options: Arguments = {}
     if render_mode is not None:
         options["render_mode"] = render_mode
     env = _make(env_id, options)
@@ -222,7 +223,7 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
     return env
 
 
-def _make(env_id: str, options: dict[str, Any]) -> gym.Env:
+def _make(env_id: str, options: Arguments) -> gym.Env:
     module, name, arguments = EnvId.of(env_id)
     registered = _registered_by(module)
     arguments.pop(CHANNEL_AXIS, None)
@@ -254,7 +255,7 @@ def _make(env_id: str, options: dict[str, Any]) -> gym.Env:
         ) from error
 
 
-def space_text(space: spaces.Space[Any]) -> str:
+def space_text(space: spaces.Space[object]) -> str:
     """Return a space as text with all of its bounds, unabbreviated. Observations and actions are scaled by them."""
     if isinstance(space, spaces.Dict):
         return f"Dict({', '.join(f'{name!r}: {space_text(part)}' for name, part in space.items())})"

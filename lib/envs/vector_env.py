@@ -9,8 +9,8 @@ episode ended. These entries may be missing if no episode ended.
     states, rewards, terminations, truncations, infos = envs.step(actions)
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, SupportsFloat, cast
+from collections.abc import Sequence
+from typing import cast
 
 import gymnasium as gym
 import numpy as np
@@ -20,8 +20,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics, TransformReward
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, has_only_checking_wrappers, is_atari
+from lib.envs.checked_env import Info, Reset, Stepped
 from lib.envs.masks import MaskedBox, StackedBox
-from lib.envs.single_env import ActionSpace, make_plain_env, wrapped
+from lib.envs.single_env import ActionSpace, Arguments, make_plain_env, wrapped
 from lib.errors import UsageError
 from lib.system.seeds import derived_seeds
 
@@ -31,7 +32,7 @@ STACK = 4  # frames in a state of an Atari game
 NATIVE_ARGUMENTS = ("game", "repeat_action_probability", "full_action_space", "max_num_frames_per_episode")
 
 
-class DiscreteVectorEnv(VectorEnv[Any, Any, Any]):
+class DiscreteVectorEnv(VectorEnv):
     """Type of the environments that make_vector_env returns by default: array states and a number of actions."""
 
     single_observation_space: spaces.Box
@@ -82,7 +83,7 @@ def make_vector_env(
     def make() -> gym.Env:
         return Pausable(wrapped(make_plain_env(env_id), env_id, masked=masked, any_actions=any_actions))
 
-    others: VectorEnv[Any, Any, Any]
+    others: VectorEnv
     if processes:
         from lib.envs.process_env import ProcessVectorEnv  # few runs need it
 
@@ -115,7 +116,7 @@ def pause(envs: VectorEnv, which: np.ndarray) -> None:
         envs.unwrapped.set_attr("paused", which.tolist())
 
 
-def _registered_arguments(env: gym.Env, env_id: str) -> Mapping[str, Any]:
+def _registered_arguments(env: gym.Env, env_id: str) -> Arguments:
     """Return the arguments with which an Atari game was registered, if native environments support them."""
     assert env.spec is not None
     arguments = env.spec.kwargs
@@ -144,7 +145,7 @@ class NativeAtari(VectorWrapper):
         noop_max: maximum number of no-op actions at the start of an episode.
     """
 
-    def __init__(self, game: Mapping[str, Any], num_envs: int, threads: int = 0, noop_max: int = NOOP_MAX):
+    def __init__(self, game: Arguments, num_envs: int, threads: int = 0, noop_max: int = NOOP_MAX):
         super().__init__(
             AtariVectorEnv(
                 game["game"],
@@ -166,9 +167,7 @@ class NativeAtari(VectorWrapper):
         self.single_observation_space = StackedBox(0, 255, (STACK, SCREEN, SCREEN), np.uint8)
         self._episode_steps = np.zeros(num_envs, np.int64)  # steps since the last reset
 
-    def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | Sequence[int] | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
         """Reset all environments, or those that options["reset_mask"], (num_envs,) bool, selects.
 
         Each environment's seed is derived from `seed`, or is an element of it: a 31-bit integer.
@@ -181,7 +180,7 @@ class NativeAtari(VectorWrapper):
         _fill_first_states(states, self._episode_steps)
         return states, infos
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
         """Step every environment. Actions are (num_envs,) integers from 0 to single_action_space.n - 1."""
         actions = np.asarray(actions)
         space = self.single_action_space
@@ -215,21 +214,21 @@ def _fill_first_states(states: np.ndarray, episode_steps: np.ndarray, which: np.
         states[index, :missing] = states[index, missing]
 
 
-class Pausable(gym.Wrapper[Any, Any, Any, Any]):
+class Pausable(gym.Wrapper):
     """Environment that ignores actions while `paused` is true. A reset ends the pause."""
 
     def __init__(self, env: gym.Env):
         super().__init__(env)
         self.paused = False
-        self._first_state: Any = None
+        self._first_state: object = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> Reset:
         self.paused = False
         # A reset of some environments leaves an empty dictionary, which an environment may not expect.
         self._first_state, info = self.env.reset(seed=seed, options=options or None)
         return self._first_state, info
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> Stepped:
         if self.paused:
             return self._first_state, 0.0, False, False, {}
         return self.env.step(action)
@@ -241,13 +240,11 @@ class FinalStates(VectorWrapper):
     Rows of environments whose episode did not end are zeros.
     """
 
-    def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | Sequence[int] | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
         # SyncVectorEnv removes "reset_mask" from the options, but RecordEpisodeStatistics needs it afterwards.
         return self.env.reset(seed=seed, options=None if options is None else dict(options))  # type: ignore[arg-type]
 
-    def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
         states, rewards, terminations, truncations, infos = self.env.step(actions)
         if "final_obs" in infos:
             final = np.zeros_like(states)

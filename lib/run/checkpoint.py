@@ -14,14 +14,14 @@ import textwrap
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from ignite.engine import Engine, Events
 from torch import nn
 
 from lib.errors import Fault, UsageError
-from lib.experience.interface import Stateful
+from lib.experience.interface import State, Stateful
 from lib.run.events import EpisodeEvents, attach_as_last
 from lib.run.folder import GrowingFiles, RunFolder
 from lib.run.stopping import NOT_FINITE, Stopper
@@ -31,8 +31,6 @@ from lib.system.clock import since_process_start
 log = logging.getLogger(__name__)
 
 BEST, LAST = "best", "last"
-
-Content = dict[str, Any]  # of a checkpoint: states by the names of their objects
 
 
 def numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:
@@ -57,7 +55,7 @@ def find_checkpoint(run: Path, which: str) -> Path:
     return files[which]
 
 
-def load(file: Path) -> Content:
+def load(file: Path) -> State:
     """Read one checkpoint into main memory.
 
     Raises:
@@ -69,7 +67,7 @@ def load(file: Path) -> Content:
         if wrong is not None:
             raise zipfile.BadZipFile(f"the checksum of {wrong} in it is wrong")
         # Memory-mapped, so that a replay is not in memory twice while it is restored.
-        content: Content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        content: State = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except MemoryError:
         raise
     except pickle.UnpicklingError as error:
@@ -83,7 +81,7 @@ def load(file: Path) -> Content:
     return content
 
 
-def newest(folder: Path) -> Content:
+def newest(folder: Path) -> State:
     """Read the newest undamaged step-* checkpoint; {} if there are none. A warning names each damaged one.
 
     Raises:
@@ -100,7 +98,7 @@ def newest(folder: Path) -> Content:
     return {}
 
 
-def restore(objects: Mapping[str, Stateful], content: Content) -> None:
+def restore(objects: Mapping[str, Stateful], content: State) -> None:
     """Load the state of objects from a checkpoint's content. A UsageError names the object that it does not fit."""
     for name, each in objects.items():
         try:
@@ -138,7 +136,7 @@ def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:
     log.info("Initial weights: %s", file)
 
 
-def save(content: Content, file: Path) -> None:
+def save(content: State, file: Path) -> None:
     """Write a checkpoint atomically: the file appears under its name when all of it is on the disk.
 
     Raises:

@@ -3,9 +3,8 @@
 import io
 import logging
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from matplotlib.axis import Axis
@@ -14,7 +13,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from lib.run.console import shown
 from lib.run.episodes import WINDOW, Episodes
-from lib.run.folder import read_params
+from lib.run.folder import Json, read_params
 from lib.system import files
 
 log = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ def rolling_mean(returns: pd.Series) -> pd.Series:
     return returns.rolling(WINDOW, min_periods=Episodes.MINIMUM).mean()
 
 
-def picture_title(params: Sequence[Mapping[str, Any]], width: int) -> str:
+def picture_title(params: Sequence[Json], width: int) -> str:
     """Return game, scripts and seeds of runs, by their params.json, in lines of at most `width` characters."""
     games = dict.fromkeys(str(each["hyperparameters"]["env_name"]) for each in params)
     scripts = dict.fromkeys(str(each["script"]) for each in params)

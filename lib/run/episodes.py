@@ -8,12 +8,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from ignite.engine import Engine
 
 from lib.experience.episodes import Episode
-from lib.experience.interface import ExperienceSource
+from lib.experience.interface import ExperienceSource, State
 from lib.run.events import EpisodeEvents
 from lib.system.clock import since_process_start
 
@@ -165,7 +164,7 @@ class Episodes:
             "seconds": self.seconds,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.count = state["count"]
         self.first = state["first"]
         self.returns.extend(state["returns"])

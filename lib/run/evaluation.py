@@ -11,12 +11,11 @@ import multiprocessing
 import pickle
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from statistics import fmean
-from typing import Any
 
 import cloudpickle
 import gymnasium as gym
@@ -31,7 +30,7 @@ from lib.run.console import tool_command
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult, Policy, count_at_limit, play_together
 from lib.run.episodes import format_return
 from lib.run.events import TrainingEvents
-from lib.run.folder import RunFolder, write_json
+from lib.run.folder import Json, RunFolder, write_json
 from lib.run.policy import GreedyPolicy
 from lib.system.log import TaskProgress
 from lib.system.machine import cores
@@ -58,7 +57,7 @@ def evaluate(
     seed: int = 0,
     progress: bool = False,
     processes: int | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Play whole episodes, and return their statistics; see `summary`.
 
     They are played in groups. A group always has the same episodes, played in the same steps. So the results do not
@@ -165,7 +164,7 @@ def _play_in_worker(payload: bytes, group: range) -> list[EpisodeResult]:
     return results
 
 
-def summary(results: Iterable[EpisodeResult]) -> dict[str, Any]:
+def summary(results: Iterable[EpisodeResult]) -> Json:
     """Return statistics of episodes.
 
     They are "mean", "std", "min" and "max" of the returns; the lists "returns" and "lengths", in the order of the
@@ -182,7 +181,7 @@ def summary(results: Iterable[EpisodeResult]) -> dict[str, Any]:
     }
 
 
-def is_clearly_below(result: Mapping[str, Any], training: Sequence[float]) -> bool:
+def is_clearly_below(result: Json, training: Sequence[float]) -> bool:
     """Return whether the mean return of an evaluation is below that of training by more than three standard errors.
 
     They cannot be compared if all episodes were cut at MAX_STEPS, or if fewer than two training episodes have ended.
@@ -194,7 +193,7 @@ def is_clearly_below(result: Mapping[str, Any], training: Sequence[float]) -> bo
     return below and count_at_limit(result["lengths"]) < result["episodes"]
 
 
-def log_result(result: Mapping[str, Any], training: Sequence[float] = (), advice: str = "") -> None:
+def log_result(result: Json, training: Sequence[float] = (), advice: str = "") -> None:
     """Log the result of an evaluation, and a command to try if its returns are clearly below those of training."""
     log.info(
         "Evaluation: mean return %s, standard deviation %s, %g to %g, over %d episodes (%d of them distinct).",

@@ -39,6 +39,7 @@ from lib.system import files, machine
 
 log = logging.getLogger(__name__)
 
+Json = dict[str, Any]  # content of a JSON file
 FORMAT = 2  # of run folders and models; one more whenever older ones can no longer be read
 PACKAGES = ("torch", "pytorch-ignite", "ptan", "gymnasium", "ale-py", "tensorboard", "numpy")
 CODE = ("lib", "chapter08", "chapter09", "distributed", "tools", "benchmarks", "examples")  # folders of Python files
@@ -192,7 +193,7 @@ def trusted_id(run: Path, env_id: str, given: str | None) -> str:
     return str(recorded._replace(module=requested.module))
 
 
-def read_params(run: Path) -> dict[str, Any]:
+def read_params(run: Path) -> Json:
     """Read a run's params.json. A run of another format is refused."""
     content = read_json(run / "params.json")
     if content.get("format") != FORMAT:
@@ -214,10 +215,10 @@ def require_spaces(run: Path, env_id: str) -> None:
             )
 
 
-def read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> Json:
     """Read a JSON object. A file that does not exist holds an empty one; a damaged one raises UsageError."""
     try:
-        content: dict[str, Any] = json.loads(file.read_bytes())
+        content: Json = json.loads(file.read_bytes())
     except FileNotFoundError:
         return {}
     except ValueError as error:

@@ -7,7 +7,7 @@ each state's episode to actions of the environment, (batch, ...).
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -67,7 +67,7 @@ class RandomPolicy:
     """
 
     def __init__(self, env: DiscreteEnv):
-        self._space: spaces.Space[Any] = copy.deepcopy(env.action_space)  # which is seeded
+        self._space: spaces.Space[object] = copy.deepcopy(env.action_space)  # which is seeded
         self._choices = choices(self._space)
         self._split = MaskSplitter(env.observation_space)
 

@@ -10,11 +10,10 @@ import re
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from lib.errors import UsageError
 from lib.run.evaluation import SPREAD
-from lib.run.folder import read_params
+from lib.run.folder import Json, read_params
 from lib.run.stopping import EXIT_CODES
 from lib.system.log import install_command
 from lib.system.seeds import undisturbed
@@ -45,7 +44,7 @@ class Tracker:
         """Send a picture or a video."""
         self._attempt(self.upload, file)
 
-    def finish(self, run: Path, result: Mapping[str, Any]) -> None:
+    def finish(self, run: Path, result: Json) -> None:
         """Send the last scalars, the final evaluation and the learning curve, and close the run at the tracker."""
         evaluation = result.get("evaluation", {})
         self.scalars |= {f"result/evaluation_{name}": evaluation[name] for name in SPREAD if name in evaluation}
