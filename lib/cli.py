@@ -40,7 +40,7 @@ def number(kind: type[int] | type[float], **limits: float) -> Callable[[str], ob
 
 whole = number(int)
 positive = number(int, low=1)
-seed = number(int, low=0, high=2**32 - 1)
+seed = number(int, low=0, high=2**31 - 1)
 share = number(float, low=0, high=1)
 above_zero = number(float, above=0)
 

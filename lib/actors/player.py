@@ -91,7 +91,7 @@ class Player:
 
 
 def block_seed(seed: int, player: int, block: int) -> int:
-    """Return the 32-bit seed of the random numbers that a player draws in a block."""
+    """Return the seed of the random numbers that a player draws in a block."""
     return hashed_seed(seed, player, block, 1)
 
 

@@ -24,7 +24,7 @@ from lib.envs.checked_env import Info, Reset, Stepped
 from lib.envs.masks import MaskedBox, StackedBox
 from lib.envs.single_env import ActionSpace, Arguments, make_plain_env, wrapped
 from lib.errors import UsageError
-from lib.system.seeds import derived_seeds
+from lib.system.seeds import hashed_seed
 
 STACK = 4  # frames in a state of an Atari game
 
@@ -173,8 +173,9 @@ class NativeAtari(VectorWrapper):
         Each environment's seed is derived from `seed`, or is an element of it: a 31-bit integer.
         """
         selected = (options or {}).get("reset_mask", slice(None))
-        seeds = derived_seeds(int(seed), self.num_envs) if isinstance(seed, int | np.integer) else seed
-        seeds = None if seeds is None else np.asarray(seeds, np.int64)[selected]
+        if isinstance(seed, int | np.integer):
+            seed = [hashed_seed(int(seed), index) for index in range(self.num_envs)]
+        seeds = None if seed is None else np.asarray(seed, np.int64)[selected]
         states, infos = self.env.reset(seed=seeds, options=options)
         self._episode_steps[selected] = 0
         _fill_first_states(states, self._episode_steps)

@@ -17,7 +17,7 @@ from lib.experience.interface import ExperienceSource, State
 from lib.experience.snapshot import Snapshot
 from lib.system.clock import since_process_start
 from lib.system.log import TaskProgress
-from lib.system.seeds import derived_seeds, hashed_seed
+from lib.system.seeds import hashed_seed
 
 if TYPE_CHECKING:
     from ptan.agent import BaseAgent
@@ -158,10 +158,8 @@ class Stream(ExperienceSource):
 
     def _reset_seeds(self, reset: int) -> list[int]:
         """Return the seeds that all environments would get in a reset. Resets are numbered by this stream's steps."""
-        total_envs = self.env_range.total_envs
-        total_steps = reset // self.env_range.num_envs * total_envs  # of the whole run
-        seeds = derived_seeds(hashed_seed(self.seed, 0, total_steps), total_envs)
-        return [int(seeds[index]) for index in self.env_range.indices]
+        total_steps = reset // self.env_range.num_envs * self.env_range.total_envs  # of the whole run
+        return [hashed_seed(self.seed, 0, total_steps, index) for index in self.env_range.indices]
 
     def _reset(self, which: np.ndarray) -> None:
         """Reset environments with the seeds of the snapshot."""

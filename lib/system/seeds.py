@@ -1,6 +1,5 @@
 """Seeds and the global random generators."""
 
-import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,16 +67,10 @@ def seed_everything(seed: int) -> None:
 
 
 def hashed_seed(*numbers: int) -> int:
-    """Hash numbers to a 32-bit seed. Zeros at the end have no effect."""
-    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+    """Hash numbers to a seed of 31 bits, which simulators written in C take, too. Zeros at the end have no effect."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0]) >> 1
 
 
 def tagged_seed(tag: str, *numbers: int) -> int:
-    """Hash a purpose and numbers to a 32-bit seed, apart from those of hashed_seed and of other purposes."""
-    text = f"{tag} {numbers}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
-
-
-def derived_seeds(seed: int, num_envs: int) -> np.ndarray:
-    """Return a 31-bit seed for each environment, hashed from the seed and its index, (num_envs,) int64."""
-    return np.array([hashed_seed(seed, index) >> 1 for index in range(num_envs)], np.int64)
+    """Hash a purpose and numbers to a seed apart from those of other purposes."""
+    return hashed_seed(int.from_bytes(tag.encode()), *numbers)

@@ -53,7 +53,7 @@ def test_images_have_their_channels_last():
     assert rollout.states.shape == (3, 2, 84, 84, 4)
     assert rollout.states.dtype == torch.uint8
     twin = vector_env.make_vector_env("PongNoFrameskip-v4", 2)
-    states, _ = twin.reset(seed=hashed_seed(4, 0, 0))
+    states, _ = twin.reset(seed=[hashed_seed(4, 0, 0, index) for index in range(2)])
     for t in range(3):
         assert np.array_equal(rollout.states[t].numpy(), states.transpose(0, 2, 3, 1))
         states, *_ = twin.step(rollout.actions[t].numpy())

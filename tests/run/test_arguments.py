@@ -82,7 +82,7 @@ def test_a_script_has_the_books_hyperparameters_and_its_options_as_attributes():
         (["--device", "abacus"], "finds no device 'abacus' on this machine; use one of cpu"),
         (["--stop-after", "10000"], "within the warm-up of 10000 steps"),
         (["--stop-after", "0"], "argument --stop-after: '0' is not a whole number, at least 1"),
-        (["--seed", "5000000000"], "'5000000000' is not a whole number, at least 0 and at most 4294967295"),
+        (["--seed", "5000000000"], "'5000000000' is not a whole number, at least 0 and at most 2147483647"),
         (["--resume", "no-such-run"], "no run folder 'no-such-run'"),
         (["--resume", str(Path(__file__).parent)], "not a run: it has no params.json"),
         (["--gam", "pong"], "unrecognized arguments: --gam pong"),
