@@ -76,5 +76,5 @@ if __name__ == "__main__":
     parser = cli.parser(__doc__)
     parser.add_argument("--v-min", type=float, default=-10.0, help="smallest return of the support")
     parser.add_argument("--v-max", type=float, default=10.0, help="largest return of the support")
-    parser.add_argument("--atoms", type=cli.whole, default=51, help="number of returns in the support")
+    parser.add_argument("--atoms", type=cli.positive, default=51, help="number of returns in the support")
     cli.main(train, parser, NAME)

@@ -74,5 +74,5 @@ if __name__ == "__main__":
     parser = cli.parser(__doc__)
     parser.add_argument("--players", type=cli.positive, default=1, metavar="N", help="number of players")
     parser.add_argument("--replay-ratio", type=cli.positive, metavar="R", help="samples per step (default: batch_size)")
-    cli.add_engine_options(parser, "players", "block")
+    cli.add_engine_options(parser)
     cli.main(train, parser, NAME)

@@ -72,5 +72,5 @@ if __name__ == "__main__":
     parser = cli.parser(__doc__, named="envs")
     parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="number of environments")
     parser.add_argument("--parallel", action="store_true", help="play in another process; see --engine")
-    cli.add_engine_options(parser, "players", "block")
+    cli.add_engine_options(parser)
     cli.main(train, parser, NAME)

@@ -62,5 +62,5 @@ if __name__ == "__main__":
     parser.add_argument("--actors", type=cli.positive, metavar="K", help="actors of each learner (default: one a core)")
     parser.add_argument("--async", dest="asynchronous", action="store_true", help="let actors play during updates")
     parser.add_argument("--actor-cpus", type=cli.above_zero, default=1.0, metavar="F", help="CPUs of an actor on Ray")
-    cli.add_engine_options(parser, "actors", "segment")
+    cli.add_engine_options(parser)
     cli.main(train, parser, NAME)

@@ -38,7 +38,6 @@ def number(kind: type[int] | type[float], **limits: float) -> Callable[[str], ob
     return parse
 
 
-whole = number(int)
 positive = number(int, low=1)
 seed = number(int, low=0, high=2**31 - 1)
 share = number(float, low=0, high=1)
@@ -100,21 +99,12 @@ def parser(
     return parser
 
 
-def add_engine_options(parser: Parser, role: str, unit: str) -> None:
-    """Add the options of the actors: engine, patience and address.
-
-    `role` and `unit` name the actors and a segment in the help texts, such as "players" and "block".
-    """
+def add_engine_options(parser: Parser) -> None:
+    """Add the options of the actors: engine, patience and address."""
     add = parser.add_argument
-    add("--engine", choices=("inline", "process", "ray"), default="process", help=f"where the {role} run")
-    add(
-        "--patience",
-        type=positive,
-        default=60,
-        metavar="SECONDS",
-        help=f"restart {role} that send no {unit} for this long, or for three times as long as their last one took, "
-        "if that is longer",
-    )
+    add("--engine", choices=("inline", "process", "ray"), default="process", help="where actors or players run")
+    silence = "restart one that sends nothing for this long, and for three times as long as its last segment took"
+    add("--patience", type=positive, default=60, metavar="SECONDS", help=silence)
     add(
         "--address",
         default=os.environ.get("RAY_ADDRESS"),

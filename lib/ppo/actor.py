@@ -138,9 +138,6 @@ class Segment(Played):
     episodes: list[Episode]
     first: int
 
-    def __len__(self) -> int:
-        return self.steps  # the run counts the samples of an update
-
 
 class PPOActor:
     """Actor that plays segments; see actors.worker.Actor.

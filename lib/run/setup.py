@@ -112,7 +112,7 @@ def setup_ignite(
             write_json(path / "params.json", describe(run_name, params, options, net))
         log.info("Run folder: %s", folder.path)
         episodes = Episodes(source, params.stop_reward, params.milestone, began)
-        speed = Speed(source, params.log_every)
+        speed = Speed(source, params.log_every, has_replay=params.warm_up > 0)
         stopper = Stopper(lambda: source.steps_done, options.stop_after or params.max_steps, time_limit)
         source.stop_asked = stopper.should_stop
         source.traces = options.record_every is not None

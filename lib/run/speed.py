@@ -33,16 +33,18 @@ class Mark(NamedTuple):
 class Speed:
     """Agent steps per second and seconds by part of training. The warm-up is measured separately.
 
-    `every` is the number of iterations between two updates of the metrics.
+    `every` is the number of iterations between two updates of the metrics. `has_replay` is false if every step is
+    learnt from once, so that there is no replay ratio.
     """
 
     WINDOW = 1000  # agent steps over which the recent speed is measured
 
-    def __init__(self, exp_source: ExperienceSource, every: int = 100):
+    def __init__(self, exp_source: ExperienceSource, every: int = 100, has_replay: bool = True):
         self.exp_source = exp_source
         self.every = Events.ITERATION_COMPLETED(every=every)  # event on which the metrics are updated
         self.names = (*exp_source.PARTS, "sample", "learn")  # of the parts
-        self.metrics = ("avg_fps", "replay_ratio", *exp_source.METRICS)  # names of the others in engine.state.metrics
+        replay = ("replay_ratio",) if has_replay else ()
+        self.metrics = ("avg_fps", *replay, *exp_source.METRICS)  # names of the others in engine.state.metrics
         self.warm_up = Mark(0, 0.0)  # agent steps and seconds of the warm-up
         self.updates = 0  # learner iterations since the engine started
         self.learning_since = 0.0  # seconds since process start at the end of the warm-up

@@ -1,5 +1,6 @@
 """TensorBoard: scalars, figures and hyperparameters of a run."""
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,13 +36,15 @@ class FigureFunction(Protocol):
 
 
 class _Writer(SummaryWriter):
-    """torch's writer. A tracker gets its scalars, too."""
+    """torch's writer, without scalars that have no value yet. A tracker gets its scalars, too."""
 
     def __init__(self, folder: Path, tracker: "Tracker | None"):
         super().__init__(log_dir=str(folder))
         self.tracker = tracker
 
     def add_scalar(self, tag: str, scalar_value: float, *args: object, **kwargs: object) -> None:
+        if math.isnan(scalar_value):
+            return
         super().add_scalar(tag, scalar_value, *args, **kwargs)
         if self.tracker is not None:
             self.tracker.scalars[tag] = scalar_value

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from ignite.engine import Engine, Events
 from matplotlib.figure import Figure
@@ -39,11 +41,14 @@ def scalars(folder):
     }
 
 
+def set_values(engine, value):
+    engine.state.metrics["values"] = value
+
+
 def test_scalars_are_written_by_episode_and_by_agent_step(tmp_path, recwarn):
     def set_later(engine):
-        engine.add_event_handler(
-            Events.ITERATION_COMPLETED(once=150), lambda engine: engine.state.metrics.update(values=2.0)
-        )
+        for once, value in (50, math.nan), (150, 2.0):
+            engine.add_event_handler(Events.ITERATION_COMPLETED(once=once), set_values, value)
 
     source = CountingSource({step: float(step) for step in range(1005, 1065, 5)})
     source.steps_done = 1000
