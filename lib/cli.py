@@ -90,6 +90,7 @@ def parser(
     add("--stop-after", metavar="STEPS", type=positive, help="stop at this agent step (default: max_steps)")
     add("--time-limit", metavar="SECONDS", type=positive, help="stop the process after this time (default: none)")
     add("--resume", metavar="RUN", help="resume a run: its folder, the folder's name, or last")
+    add("--new-episodes", action="store_true", help="with --resume: start at once, with new episodes")
     add("--init", metavar="MODEL", help="start with the weights of this run or model, such as models/pong")
     add("--runs-dir", metavar="DIR", type=Path, help="folder of the runs (default: runs/)")
     add("--evaluate-every", metavar="STEPS", type=positive, help="agent steps between evaluations of ten episodes")

@@ -5,6 +5,7 @@ Sources, streams, actors, checkpoints and videos all restore environments from a
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,16 @@ from gymnasium import spaces
 
 from lib.experience.episodes import EpisodeTrace
 from lib.experience.interface import State
+
+
+def without_actions(state: object) -> Any:
+    """Return a source's state without the actions of its snapshots, so that new episodes start."""
+    if isinstance(state, list):
+        return [without_actions(each) for each in state]
+    if not isinstance(state, dict):
+        return state
+    is_snapshot = state.keys() >= {"resets", "actions"}
+    return {name: without_actions(each) for name, each in state.items() if not (is_snapshot and name == "actions")}
 
 
 class Snapshot:
@@ -119,5 +130,6 @@ class Snapshot:
     def load_state_dict(self, state: State) -> None:
         self.resets = None if state["resets"] is None else state["resets"].numpy().copy()
         self.starts = state["starts"].numpy().copy()
-        self._memory = state["actions"].numpy()  # without room, so that it is never changed
+        if "actions" in state:
+            self._memory = state["actions"].numpy()  # without room, so that it is never changed
         self._length = len(self._memory)

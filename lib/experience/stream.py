@@ -208,6 +208,9 @@ class Stream(ExperienceSource):
         if self.last_resets is None:
             return
         saved_states: np.ndarray = state["snapshot"]["states"].numpy()
+        if "actions" not in state["snapshot"]:  # see without_actions
+            self._restart(saved_states)
+            return
         reason = ""
         try:
             self._replay()
@@ -227,8 +230,12 @@ class Stream(ExperienceSource):
                 "episode, such as the level of a curriculum, is lost.",
                 reason,
             )
-            self.interrupted_states = saved_states
-            self._reseed(np.ones(self.envs.num_envs, bool))
+            self._restart(saved_states)
+
+    def _restart(self, saved_states: np.ndarray) -> None:
+        """Start new episodes in all environments. The interrupted ones had these states."""
+        self.interrupted_states = saved_states
+        self._reseed(np.ones(self.envs.num_envs, bool))
 
     def _replay(self) -> None:
         """Reset each environment where its kept actions start, and repeat them."""

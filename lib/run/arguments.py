@@ -47,6 +47,7 @@ class RunOptions:
     stop_after: int | None = None
     time_limit: int | None = None
     resume: Path | None = None
+    new_episodes: bool = False
     init: Path | None = None
     runs_dir: Path = DEFAULT_RUNS_DIR
     quiet: bool = False
@@ -125,6 +126,8 @@ def resolve(parser: Parser, argv: Argv, script: str) -> Resolved:
         if name in options:
             options[name] = find(options[name], options.get("runs_dir", DEFAULT_RUNS_DIR))
     defaults = {name: parser.get_default(name) for name in knobs}
+    if "new_episodes" in options and "resume" not in options:
+        raise UsageError("--new-episodes needs --resume; a new run starts new episodes anyway")
     if "resume" in options:
         run, recorded = options["resume"], read_params(options["resume"])
         if recorded["script"] != script:

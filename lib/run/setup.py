@@ -18,6 +18,7 @@ from lib.envs.checked_env import Closable, close_all
 from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from lib.experience.interface import ExperienceSource, Stateful
+from lib.experience.snapshot import without_actions
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
 from lib.run import console
 from lib.run.arguments import RunOptions, describe, options_of_book
@@ -141,6 +142,8 @@ def setup_ignite(
         content = newest(folder.checkpoints)  # of the checkpoint; {} without one
         warm_up = 0 if "replay" in content else params.warm_up  # agent steps until learning starts
         if content:
+            if options.new_episodes:
+                content["source"] = without_actions(content["source"])
             again = {"speed"} if warm_up else set()  # after another warm-up, the replay ratio is counted anew
             restore({name: each for name, each in objects.items() if name not in again}, content)
             log.info("Resumed at step %s.", f"{source.steps_done:,}")

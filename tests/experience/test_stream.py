@@ -16,6 +16,7 @@ from lib.envs import vector_env
 from lib.envs.single_env import make_env
 from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Ring
+from lib.experience.snapshot import without_actions
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.experience.stream import EnvRange, ExperienceStream, Stream
 from lib.nets.masking import MaskSplitter
@@ -96,6 +97,23 @@ def test_a_resumed_source_equals_the_uninterrupted_one(kind, monkeypatch):
     for name, value in straight.state_dict()["snapshot"].items():
         assert torch.equal(resumed.state_dict()["snapshot"][name], value)
     assert list(map(content, itertools.islice(iter(make(seed=2)), 9))) != expected[:9]
+
+
+@pytest.mark.parametrize("kind", ["one by one", "list of images"])
+def test_without_the_actions_of_its_state_a_source_starts_new_episodes_at_once(kind, monkeypatch):
+    make, _, count = SOURCES[kind]
+    source, resumed, new = make(), make(), make()
+    for _ in zip(range(count), source, strict=False):
+        pass
+    monkeypatch.setattr(Stream, "_replay", None)
+    saved = source.state_dict()
+    resumed.load_state_dict(without_actions({"actors": [saved]})["actors"][0])
+    assert "actions" in saved["snapshot"]
+    assert resumed.steps_done == source.steps_done
+    assert np.array_equal(resumed.interrupted_states, source.states)
+    assert (resumed.last_resets > source.last_resets).all()
+    new.begin()
+    assert (resumed.states != new.states).any()  # not the episodes of a new run
 
 
 @pytest.mark.parametrize("game", ["fakes:Forgetful-v0", "fakes:Refusing-v0"])
