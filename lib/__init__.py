@@ -7,6 +7,7 @@ runs in any Python 3, also without packages.
 import os
 import sys
 from importlib.util import find_spec
+from types import TracebackType
 
 # Packages that scripts and tools import. Extras, such as Ray, have messages of their own.
 PACKAGES = {
@@ -21,12 +22,24 @@ _ADVICE = (
 _show = sys.excepthook
 
 
-def _excepthook(kind: "type[BaseException]", error: BaseException, trace: object) -> None:
+def _excepthook(kind: "type[BaseException]", error: BaseException, trace: "TracebackType | None") -> None:
     package = (getattr(error, "name", None) or "").split(".")[0]
     if kind is ModuleNotFoundError and package in PACKAGES and find_spec(package) is None:
         print(f"error: {package} is not installed for {sys.executable}. {_ADVICE}", file=sys.stderr)
         raise SystemExit(2)
-    _show(kind, error, trace)  # type: ignore[arg-type]
+    if any(note.startswith("Raised by ") for note in getattr(error, "__notes__", ())):
+        error = error.with_traceback(_in_environment(trace))
+    _show(kind, error, error.__traceback__)
+
+
+def _in_environment(trace: "TracebackType | None") -> "TracebackType | None":
+    """Return the end of a traceback, in the code of an environment; all of it if it ends in our code or gymnasium's."""
+    own = part = trace
+    while part is not None:
+        file = part.tb_frame.f_code.co_filename
+        own = part.tb_next if file.startswith(f"{_PROJECT}/lib/") or "/gymnasium/" in file else own
+        part = part.tb_next
+    return own or trace
 
 
 sys.excepthook = _excepthook

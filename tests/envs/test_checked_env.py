@@ -1,6 +1,7 @@
 """Wrong observations and rewards are reported in one line; other errors of an environment carry its name."""
 
 import re
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -96,10 +97,14 @@ def test_an_observation_does_not_change_when_the_environment_uses_its_array_agai
     assert np.array_equal(env.step(0)[0], shared)
 
 
-def test_an_error_of_the_environment_gets_its_name_as_a_note():
+def test_an_error_of_the_environment_gets_its_name_as_a_note_and_shows_only_its_frames(capsys):
     with pytest.raises(ZeroDivisionError, match="mine") as raised:
         checked(ZeroDivisionError("mine")).step(0)
     assert raised.value.__notes__ == ["Raised by Odd-v0 (episode 1 from seed 7, at step 1)"]
+    sys.excepthook(raised.type, raised.value, raised.tb)
+    errors = capsys.readouterr().err
+    assert errors.startswith("Traceback")
+    assert (errors.count("  File "), "lib/envs" in errors) == (1, False)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SystemExit(3)])
