@@ -71,7 +71,7 @@ class Blocks(gym.Env):
         render_mode: "rgb_array" or None.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012 - declared by gym.Env without ClassVar
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "cell_actions": True, "render_fps": 4}  # noqa: RUF012 - declared by gym.Env without ClassVar
 
     def __init__(self, render_mode: str | None = None):
         self.render_mode = render_mode

@@ -77,6 +77,10 @@ class ActionSpace(spaces.Discrete):
     n: int  # type: ignore[assignment]
 
 
+class CellActions(ActionSpace):
+    """Actions that belong to the cells of a board: action plane * height * width + row * width + column."""
+
+
 class DiscreteEnv(gym.Env):
     """Type of the environments that make_env returns by default: array states and a finite number of actions."""
 
@@ -136,6 +140,8 @@ def wrapped(
         )
     mask = TakeMask(ActionsFromZero(env) if np.any(getattr(env.action_space, "start", 0)) else env)
     env = RecordEpisodeStatistics(mask)
+    if isinstance(env.action_space, spaces.Discrete) and env.metadata.get("cell_actions"):
+        env.action_space = CellActions(env.action_space.n)
     convert = CompositeObservation if is_composite(env.observation_space) else observations.prepare
     env = convert(env, env_id, EnvId.of(env_id).arguments.get(CHANNEL_AXIS))
     if masked is None:

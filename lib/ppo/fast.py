@@ -11,6 +11,7 @@ from gymnasium import spaces
 from torch import nn
 from torch.nn import functional as F
 
+from lib.envs.single_env import CellActions
 from lib.nets.distributions import Space
 from lib.nets.encoders import BoardEncoder, encoder_of, initialise, make_encoder, orthogonal
 from lib.nets.masking import mask_invalid
@@ -29,7 +30,8 @@ RATE_FACTOR = 1.5  # factor by which one epoch changes an adaptive learning rate
 class CellPolicy(nn.Module):
     """Policy head for boards on which every action belongs to one cell.
 
-    All cells share the same weights, so what the head learns for one cell applies to the others.
+    All cells share the same weights, so what the head learns for one cell applies to the others. If the actions are not
+    cells, it learns hardly anything.
 
     Args:
         features: number of features of the whole board.
@@ -61,8 +63,7 @@ class CellPolicy(nn.Module):
 class FastModel(ActorCritic):
     """Small network that normalises its input, and predicts values in units of the returns' standard deviation.
 
-    `make_encoder` chooses the encoder from the observation space. If the number of actions is a multiple of the
-    number of board cells, the policy head is a CellPolicy.
+    `make_encoder` chooses the encoder from the observation space. The policy head for CellActions is a CellPolicy.
 
     Args:
         space, actions: see ActorCritic.
@@ -81,7 +82,7 @@ class FastModel(ActorCritic):
     def __init__(self, space: spaces.Box, actions: int | Space, dtype: torch.dtype = torch.float32):
         super().__init__(space, actions)
         self.body = encoder_of(self.split.space, functools.partial(make_encoder, dtype=dtype))
-        self.policy = self._policy_head()
+        self.policy = self._policy_head(actions)
         self.value = nn.Linear(self.body.features, 1)
         self.register_buffer("return_mean", torch.zeros(()))
         self.register_buffer("return_std", torch.ones(()))
@@ -90,11 +91,10 @@ class FastModel(ActorCritic):
         # The first returns are small, so the errors of large initial values would dominate the loss.
         orthogonal(self.value, 0.01)
 
-    def _policy_head(self) -> nn.Linear | CellPolicy:
-        if isinstance(self.body, BoardEncoder) and self.distribution.shape == ():
-            cells = math.prod(self.split.shape[1:])
-            planes, remainder = divmod(self.distribution.parameters, cells)
-            if planes and not remainder:
+    def _policy_head(self, actions: int | Space) -> nn.Linear | CellPolicy:
+        if isinstance(self.body, BoardEncoder) and isinstance(actions, CellActions):
+            planes, remainder = divmod(actions.n, math.prod(self.split.shape[1:]))
+            if not remainder:
                 return CellPolicy(self.body.features, BoardEncoder.filters, planes)
         return self.plain_head()
 

@@ -39,7 +39,7 @@ class MemoryModel(FastModel):
         for weights in self.gru.parameters():
             nn.init.orthogonal_(weights) if weights.ndim == 2 else nn.init.zeros_(weights)
 
-    def _policy_head(self) -> nn.Linear:
+    def _policy_head(self, actions: int | Space) -> nn.Linear:
         return self.plain_head()
 
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
