@@ -39,9 +39,6 @@ class CompositeBox(spaces.Box):
         low, high = (np.concatenate([getattr(part, bound).ravel() for part in parts]) for bound in ("low", "high"))
         super().__init__(low, high, dtype=low.dtype.type)
 
-    def __eq__(self, other: object) -> bool:
-        return super().__eq__(other) and isinstance(other, CompositeBox) and self.parts == other.parts
-
 
 class Part(gym.Env):
     """Part of another environment's observations, as an environment of its own, so that wrappers fit it.

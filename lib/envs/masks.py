@@ -51,10 +51,6 @@ class MaskedBox(spaces.Box):
         )
         super().__init__(low, high, dtype=low.dtype.type)
 
-    def __eq__(self, other: object) -> bool:
-        same_mask = isinstance(other, MaskedBox) and (self.actions, self.stacked) == (other.actions, other.stacked)
-        return super().__eq__(other) and same_mask
-
 
 def append_mask(state: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Return the state with its mask, (actions,), appended along the first axis and filled up with zeros."""

@@ -264,16 +264,15 @@ def _to_real(env: gym.Env, env_id: str) -> gym.Env:
     assert isinstance(space, spaces.Box)
     # An integer of a flattened space may be part of a one-hot encoding.
     original = env.env.observation_space if isinstance(env, FlattenObservation) else space
-    flags = [np.full(spaces.flatdim(part), _is_integer(part)) for _, part in leaves(original)]
-    integers = np.concatenate(flags).reshape(space.shape)
-    largest = _largest(space)
-    divisors = np.where(integers & (largest > 1) & (largest < UNBOUNDED), largest, 1.0).astype(np.float32)
+    parts = [part for _, part in leaves(original)]
+    largest = np.concatenate([_largest(part) for part in parts]).reshape(space.shape)
+    divisors = np.where((largest > 1) & (largest < UNBOUNDED), largest, 1.0).astype(np.float32)
     is_divided = bool(divisors.max() > 1)
-    if (integers & (largest > 1)).any():  # integers from 0 to 1 are flags
+    if (largest > 1).any():  # integers from 0 to 1 are flags
         divided = f", each divided by its largest value, at most {divisors.max():g}" if is_divided else ""
         message = f"{env_id}: the observations contain integers, which are converted to real numbers{divided}."
         _log_once(logging.WARNING, message)
-    is_precise = any(_is_precise(part) for _, part in leaves(original))
+    is_precise = (largest >= UNBOUNDED).any() or any(part.dtype == np.float64 for part in parts)
     dtype = np.dtype(np.float64 if is_precise and len(space.shape) == 1 else np.float32)
     if space.dtype == dtype and not is_divided:
         return env
@@ -282,20 +281,11 @@ def _to_real(env: gym.Env, env_id: str) -> gym.Env:
     return noted(_transform(env, lambda numbers: np.asarray(numbers, dtype) / divisors), f"{dtype}{divided}")
 
 
-def _is_integer(space: spaces.Space[object]) -> bool:
-    return isinstance(space, spaces.Box) and space.dtype.kind in "iu"
-
-
-def _is_precise(space: spaces.Space[object]) -> bool:
-    """Return whether float32 might not hold the numbers of a part."""
-    if not isinstance(space, spaces.Box):
-        return False
-    return space.dtype == np.float64 or (_is_integer(space) and bool((_largest(space) >= UNBOUNDED).any()))
-
-
-def _largest(space: spaces.Box) -> np.ndarray:
-    """Return the largest absolute value of each number."""
-    return np.maximum(np.abs(space.low.astype(np.float64)), np.abs(space.high.astype(np.float64)))
+def _largest(space: spaces.Space[object]) -> np.ndarray:
+    """Return the largest absolute value of each integer of a part, flat. For other numbers, it is 0."""
+    if not isinstance(space, spaces.Box) or space.dtype.kind not in "iu":
+        return np.zeros(spaces.flatdim(space))
+    return np.maximum(np.abs(space.low.astype(np.float64)), np.abs(space.high.astype(np.float64))).ravel()
 
 
 def _transform(

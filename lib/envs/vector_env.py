@@ -64,11 +64,9 @@ def make_vector_env(
         (num_envs,) float32, terminations and truncations (num_envs,) bool.
 
     Raises:
-        UsageError: if make_env raises it, num_envs is below 1, or an Atari game has options or wrappers that native
-            environments do not support.
+        UsageError: if make_env raises it, or an Atari game has options or wrappers that native environments do not
+            support.
     """
-    if num_envs < 1:
-        raise UsageError(f"num_envs is {num_envs}; it has to be at least 1")
     first = make_plain_env(env_id)
     native = is_atari(first)
     if native and processes:

@@ -122,10 +122,8 @@ class NormalisingEncoder(nn.Module):
 
         An encoder of images or boards that is fitted does not change, because the weights depend on it.
         """
-        if not self.is_fitted:
-            self._fit(states)
-
-    def _fit(self, states: torch.Tensor) -> None:
+        if self.is_fitted:
+            return
         values = states.movedim(1, -1).to(torch.float32, copy=True)  # on the states' own device
         mean = self._mean_of(values)
         self.mean.copy_(mean)

@@ -158,9 +158,7 @@ def test_an_error_of_a_constructor_names_the_environment(monkeypatch):
     assert raised.value.__notes__ == ["Raised by Maze-v0 (in its constructor)"]
 
 
-def test_no_environments_and_processes_of_atari_games_are_refused():
-    with pytest.raises(UsageError, match="num_envs is 0; it has to be at least 1"):
-        vector_env.make_vector_env(PONG, 0)
+def test_processes_of_atari_games_are_refused():
     with pytest.raises(UsageError, match="leave --async-envs out"):
         vector_env.make_vector_env(PONG, 2, processes=True)
 
