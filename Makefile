@@ -76,12 +76,12 @@ tensorboard: $(READY)  ## show all runs, at PORT or from 6006 on
 	$(TENSORBOARD)
 
 check: lint  ## format, lint, types and the fast tests: at most 90 seconds, for use while editing
-	$(BIN)/python -m pytest -m "not slow and not learning and not long" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not long" $(ARGS)
 
-test: lint $(BROWSER)  ## format, lint, types and all tests but the long ones: 6 to 7 minutes on two cores
+test: lint  ## format, lint, types and all tests but the long ones: 6 to 7 minutes on two cores
 	$(BIN)/python -m pytest $(ARGS)
 
-test-long: $(DEV)  ## the long tests, which make test leaves out
+test-long: $(BROWSER)  ## the long tests, which make test leaves out
 	$(BIN)/python -m pytest -m long $(ARGS)
 
 docs-check: $(READY)  ## check the pages: figures, commands, links, words

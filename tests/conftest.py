@@ -3,10 +3,9 @@
 tests/<folder>/ mirrors lib/<folder>/; the test modules at the top level run whole scripts or check the project itself.
 fakes.py holds toy environments, oracles/ a slow and simple twin of each fast part; running.py and forked.py start
 scripts.
-`make check` leaves out the tests marked `slow`; `make test` runs all except those marked `long` or `learning`.
+`make check` leaves out the tests marked `slow`, and `make test` those marked `long`.
 """
 
-import fcntl
 import os
 import runpy
 import shutil
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 import forked
 
@@ -22,6 +22,7 @@ import forked
 # core, they would mostly wait for each other.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+PROJECT = Path(__file__).parents[1]
 # Files that take more than a minute, the longest first.
 LONGEST = (
     "test_faults.py",
@@ -46,6 +47,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
+    """Start the fork servers before the first test, in each process that runs tests."""
+    if session.items:
+        forked.start(preload=any(item.get_closest_marker("slow") for item in session.items))
+    return (yield)  # type: ignore[return-value]
+
+
 @pytest.fixture(autouse=True)
 def _default_signals() -> None:
     """Undo the signal handlers of runs that an earlier test has aborted."""
@@ -68,19 +77,6 @@ def ray_workers_find_the_fakes() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def warm_fork_server() -> None:
-    """Start the fork server of the actors with the imports of all tests.
-
-    Otherwise the server has only the imports of the test that started it, and each actor imports the rest.
-    """
-    import lib.actors.player
-    import lib.ppo.actor  # noqa: F401 - the server imports what this process has imported
-    from lib.system.processes import start_server
-
-    start_server()
-
-
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Function (script, *options) that runs a script in this process; returns exit code, standard output and error.
@@ -92,10 +88,10 @@ def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
     def run_inline(script: Path, *options: object) -> tuple[int, str, str]:
         monkeypatch.setattr(cli, "prepare", seed_everything)  # its other settings would stay in this process
-        monkeypatch.setattr(sys, "argv", [script.name, *map(str, options)])
+        monkeypatch.setattr(sys, "argv", [str(PROJECT / script), *map(str, options)])
         code = 0
         try:
-            runpy.run_path(str(Path(__file__).parents[1] / script), run_name="__main__")
+            runpy.run_path(sys.argv[0], run_name="__main__")
         except SystemExit as end:
             code = int(end.code or 0)
         return code, *capsys.readouterr()
@@ -130,14 +126,13 @@ def original_run(tmp_path_factory, worker_id):
 
     The first test process that needs it makes it for all.
     """
-    from running import assignments, folder, run
+    from running import SMALL_PPO, assignments, folder, run
 
     temporary = tmp_path_factory.getbasetemp()
     runs_dir = (temporary if worker_id == "master" else temporary.parent) / "trained"
-    with runs_dir.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(runs_dir.with_suffix(".lock")):
         if not list(runs_dir.glob("*/result.json")):
-            small = assignments("envs=4", "rollout=16", "minibatch=32", "epochs=1", "checkpoint_every=640")
+            small = (*SMALL_PPO, *assignments("checkpoint_every=640"))
             options = ("--env-id", "fakes:Shown-v0", *small, "--stop-after", 1280, "--quiet", "--runs-dir", runs_dir)
             process = run(Path("distributed/01_ppo.py"), *options)
             assert process.returncode == 0, process.stderr

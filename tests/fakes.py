@@ -29,39 +29,79 @@ from lib.envs import vector_env
 ZOOM = 12  # turns Catch's 7 x 7 grid into an image of 84 x 84 pixels
 
 
-class Counting(gym.Env):
+class Toy(gym.Env):
+    """An environment whose subclasses say how an episode begins, what an action does, and what is observed.
+
+    Args:
+        space: observation space, or n for vectors of n numbers from 0 to 1.
+        actions: number of actions.
+
+    Attributes:
+        t: steps of the episode.
+    """
+
+    def __init__(self, space, actions=2):
+        self.observation_space = spaces.Box(0.0, 1.0, (space,), np.float32) if isinstance(space, int) else space
+        self.action_space: Any = spaces.Discrete(actions)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        self.begin()
+        return self.observe(), self.info()
+
+    def step(self, action):
+        self.t += 1
+        reward, terminated, truncated = self.play(action)
+        return self.observe(), float(reward), bool(terminated), bool(truncated), self.info()
+
+    def begin(self):
+        """Begin an episode."""
+
+    def play(self, action):
+        """Return reward, terminated, truncated."""
+        raise NotImplementedError
+
+    def observe(self):
+        """Return the observation."""
+        raise NotImplementedError
+
+    def info(self):
+        return {}
+
+
+class Counting(Toy):
     """The step number is both the observation and the reward.
 
     Args:
         length: steps per episode.
         truncates: truncate episodes instead of terminating them.
         first: number that is added to the observations.
+        seconds: duration of a step.
     """
 
-    def __init__(self, length=4, truncates=False, first=0):
-        self.observation_space = spaces.Box(0, 255, (1,), np.uint8)
-        self.action_space = spaces.Discrete(2)
-        self.length = length
-        self.truncates = truncates
-        self.first = first
+    made = 0  # instances in this process
+
+    def __init__(self, length=4, truncates=False, first=0, seconds=0.0):
+        super().__init__(spaces.Box(0, 255, (1,), np.uint8))
+        Counting.made += 1
+        self.length, self.truncates, self.first, self.seconds = length, truncates, first, seconds
         self.seeds = []
 
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
         self.seeds.append(seed)
-        self.t = 0
-        return np.array([self.first], np.uint8), {}
+        return super().reset(seed=seed)
 
     def step(self, action):
-        self.t += 1
+        time.sleep(self.seconds)
+        return super().step(action)
+
+    def play(self, action):
         end = self.t == self.length
-        return (
-            np.array([self.first + self.t], np.uint8),
-            float(self.t),
-            end and not self.truncates,
-            end and self.truncates,
-            {},
-        )
+        return self.t, end and not self.truncates, end and self.truncates
+
+    def observe(self):
+        return np.array([self.first + self.t], np.uint8)
 
 
 class Alone(Counting):
@@ -79,22 +119,6 @@ class Alone(Counting):
         Alone.is_open = False
 
 
-class Slow(Counting):
-    """Counting with slow steps.
-
-    Args:
-        seconds: duration of a step.
-    """
-
-    def __init__(self, seconds, length=200):
-        super().__init__(length)
-        self.seconds = seconds
-
-    def step(self, action):
-        time.sleep(self.seconds)
-        return super().step(action)
-
-
 def forked_sleeper():
     """Fork a process that sleeps, and return its id."""
     pid = os.fork()
@@ -102,16 +126,6 @@ def forked_sleeper():
         time.sleep(20)
         os._exit(0)
     return pid
-
-
-class Constructed(Counting):
-    """Counting that knows how many of its kind this process has constructed."""
-
-    made = 0
-
-    def __init__(self):
-        super().__init__()
-        Constructed.made += 1
 
 
 class Starting(Counting):
@@ -136,30 +150,27 @@ class Starting(Counting):
 
 
 class Unbuildable(Counting):
-    """Environment that another process unpickles by evaluating an expression.
-
-    Args:
-        expression: Python expression. The default imports a module that does not exist.
-    """
-
-    def __init__(self, expression="__import__('no_such_module')"):
-        super().__init__()
-        self.expression = expression
+    """Environment that no other process can unpickle, because it needs a module that does not exist."""
 
     def __reduce__(self):
-        return (eval, (self.expression,))
+        return eval, ("__import__('no_such_module')",)
 
 
 class Random(Counting):
     """Random observations: two instances agree only after the same seed and the same actions."""
 
-    def step(self, action):
-        _, reward, terminated, truncated, info = super().step(action)
-        observation = self.np_random.integers(0, 255, (1,)).astype(np.uint8) + np.uint8(action)
-        return observation, reward, terminated, truncated, info
+    def begin(self):
+        self.shown = 0
+
+    def play(self, action):
+        self.shown = self.np_random.integers(0, 255) + action
+        return super().play(action)
+
+    def observe(self):
+        return np.array([self.shown]).astype(np.uint8)
 
 
-class Chain(gym.Env):
+class Chain(Toy):
     """Chain of states: `length` right actions in a row earn 1, and a wrong action ends the episode with 0.
 
     In state s (a one-hot vector) action s % 2 is right. Its optimal value is gamma ** (length - 1 - s). The optimal
@@ -167,74 +178,41 @@ class Chain(gym.Env):
     """
 
     def __init__(self, length=3):
-        self.observation_space = spaces.Box(0.0, 1.0, (length,), np.float32)
-        self.action_space = spaces.Discrete(2)
+        super().__init__(length)
         self.length = length
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
+    def begin(self):
         self.s = 0
-        return self._observation(), {}
 
-    def step(self, action):
+    def play(self, action):
         right = action == self.s % 2
         won = right and self.s == self.length - 1
-        if right and not won:
-            self.s += 1
-        return self._observation(), float(won), bool(won or not right), False, {}
+        self.s += right and not won
+        return won, won or not right, False
 
-    def _observation(self):
+    def observe(self):
         return np.eye(self.length, dtype=np.float32)[self.s]
 
 
-class Delayed(gym.Env):
-    """The first action of an episode decides whether its last step earns 1 or 0. All other actions have no effect.
-
-    Random play earns 1 in every second episode, so exploration is easy. Credit assignment is hard: the reward reaches
-    the first action's value one step per update of the target network, or n steps with n-step returns.
-    """
-
-    def __init__(self, length=12):
-        self.observation_space = spaces.Box(0.0, 1.0, (2 * length + 1,), np.float32)
-        self.action_space = spaces.Discrete(2)
-        self.length = length
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t, self.way = 0, 0
-        return self._observation(), {}
-
-    def step(self, action):
-        self.way = int(action) if self.t == 0 else self.way
-        self.t += 1
-        ended = self.t == self.length
-        return self._observation(), float(ended and self.way == 1), ended, False, {}
-
-    def _observation(self):
-        place = 0 if self.t == 0 else 2 * self.t - 1 + self.way
-        return np.eye(2 * self.length + 1, dtype=np.float32)[place]
-
-
-class Bandit(gym.Env):
+class Bandit(Toy):
     """One of three bandits, drawn at random for each episode of one step. One of its three actions earns 1."""
 
     WINS = (2, 0, 1)
 
     def __init__(self):
-        self.observation_space = spaces.Box(0.0, 1.0, (3,), np.float32)
-        self.action_space = spaces.Discrete(3)
+        super().__init__(3, actions=3)
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
+    def begin(self):
         self.which = int(self.np_random.integers(3))
-        return np.eye(3, dtype=np.float32)[self.which], {}
 
-    def step(self, action):
-        reward = float(action == self.WINS[self.which])
-        return np.eye(3, dtype=np.float32)[self.which], reward, True, False, {}
+    def play(self, action):
+        return action == self.WINS[self.which], True, False
+
+    def observe(self):
+        return np.eye(3, dtype=np.float32)[self.which]
 
 
-class Catch(gym.Env):
+class Catch(Toy):
     """A ball falls through a grid, and a paddle at the bottom earns 1 if it catches the ball and -1 otherwise.
 
     Args:
@@ -243,27 +221,21 @@ class Catch(gym.Env):
     """
 
     def __init__(self, size=7, zoom=1):
-        self.observation_space = spaces.Box(0, 255, (size * zoom, size * zoom), np.uint8)
-        self.action_space = spaces.Discrete(3)
-        self.size = size
-        self.zoom = zoom
+        super().__init__(spaces.Box(0, 255, (size * zoom, size * zoom), np.uint8), actions=3)
+        self.size, self.zoom = size, zoom
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.ball = [0, int(self.np_random.integers(self.size))]
+    def begin(self):
+        self.column = int(self.np_random.integers(self.size))
         self.paddle = self.size // 2
-        return self._observation(), {}
 
-    def step(self, action):
+    def play(self, action):
         self.paddle = min(max(self.paddle + int(action) - 1, 0), self.size - 1)
-        self.ball[0] += 1
-        landed = self.ball[0] == self.size - 1
-        reward = (1.0 if self.ball[1] == self.paddle else -1.0) if landed else 0.0
-        return self._observation(), reward, landed, False, {}
+        landed = self.t == self.size - 1
+        return ((1.0 if self.column == self.paddle else -1.0) if landed else 0.0), landed, False
 
-    def _observation(self):
+    def observe(self):
         screen = np.zeros((self.size, self.size), np.uint8)
-        screen[tuple(self.ball)] = 255
+        screen[self.t, self.column] = 255
         screen[-1, self.paddle] = 255
         return screen.repeat(self.zoom, axis=0).repeat(self.zoom, axis=1)
 
@@ -278,106 +250,75 @@ class Shown(Catch):
         self.render_mode = render_mode
 
     def render(self):
-        grey = self._observation()[::ZOOM, ::ZOOM].repeat(20, axis=0).repeat(20, axis=1)
+        grey = self.observe()[::ZOOM, ::ZOOM].repeat(20, axis=0).repeat(20, axis=1)
         return np.stack([grey, grey // 2, np.full_like(grey, 40)], axis=-1)
 
 
-class Coded(gym.Env):
+class Coded(Toy):
     """Images that encode the state of the game in four pixels, in observations and rendered frames alike.
 
     The four numbers are two random numbers of the episode, the step, and a hash of all random draws and actions so
     far. Episodes have 2 to 9 steps, and rewards are fractions. The constructor draws from a global generator.
+
+    Args:
+        plain: observe only the four numbers.
+        dies: file that is created in the fourth step of an episode, before the process dies. If it exists, the process
+            does not die.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
 
-    def __init__(self, render_mode=None):
+    def __init__(self, render_mode=None, plain=False, dies=None):
         np.random.random()  # which must not change a run if it makes further environments
-        self.observation_space = spaces.Box(0, 255, (84, 84), np.uint8)
-        self.action_space = spaces.Discrete(2)
-        self.render_mode = render_mode
+        super().__init__(spaces.Box(0, 255, (4,) if plain else (84, 84), np.uint8))
+        self.render_mode, self.plain, self.dies = render_mode, plain, dies
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
+    def begin(self):
         self.drawn = self.np_random.integers(256, size=2).tolist()
         self.length = int(self.np_random.integers(2, 10))
-        self.t, self.mixed = 0, 0
-        return self._observation(), {}
+        self.mixed = 0
 
-    def step(self, action):
-        self.t += 1
+    def play(self, action):
+        if self.dies and self.t == 4 and not self.dies.exists():
+            self.dies.touch()
+            os._exit(7)
         self.mixed = int(7 * self.mixed + 50 * action + self.np_random.integers(50)) % 256
         end = self.t == self.length
-        return self._observation(), self.mixed / 3, end and bool(self.length % 2), end and not self.length % 2, {}
+        return self.mixed / 3, end and self.length % 2, end and not self.length % 2
+
+    def observe(self):
+        return self._screen(1, 4)[0] if self.plain else self._screen(84, 84)
 
     def render(self):
-        return np.stack([self._observation()[:12, :16]] * 3, axis=-1)
+        return np.stack([self._screen(12, 16)] * 3, axis=-1)
 
-    def _observation(self):
-        screen = np.zeros((84, 84), np.uint8)
+    def _screen(self, height, width):
+        screen = np.zeros((height, width), np.uint8)
         screen[0, :4] = (*self.drawn, self.t, self.mixed)
         return screen
 
 
-class Numbers(Coded):
-    """Coded, whose four numbers are the observation."""
-
-    def __init__(self):
-        super().__init__()
-        self.observation_space = spaces.Box(0, 255, (4,), np.uint8)
-
-    def _observation(self):
-        return super()._observation()[0, :4].copy()
-
-
-class Alternating(gym.Env):
+class Alternating(Toy):
     """A constant observation. An action earns 1 if it differs from the one before, so a deterministic policy earns 0.
 
     A uniformly random policy earns 9.5 of 19 on average.
     """
 
     def __init__(self):
-        self.observation_space = spaces.Box(0.0, 1.0, (2,), np.float32)
-        self.action_space = spaces.Discrete(2)
+        super().__init__(2)
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t, self.last = 0, None
-        return np.ones(2, np.float32), {}
+    def begin(self):
+        self.last = None
 
-    def step(self, action):
-        reward = float(self.last is not None and action != self.last)
-        self.t, self.last = self.t + 1, action
-        return np.ones(2, np.float32), reward, self.t == 20, False, {}
+    def play(self, action):
+        reward, self.last = self.last not in (None, action), action
+        return reward, self.t == 20, False
 
-
-class CodedDying(Coded):
-    """Coded, whose process dies once, in the fourth step of an episode.
-
-    Args:
-        once: file that is created before the process dies. If it exists, the process does not die.
-    """
-
-    def __init__(self, once):
-        super().__init__()
-        self.once = once
-
-    def step(self, action):
-        if self.t == 3 and not self.once.exists():
-            self.once.touch()
-            os._exit(7)
-        return super().step(action)
+    def observe(self):
+        return np.ones(2, np.float32)
 
 
-class Heat(Catch):
-    """Catch with observations that are neither an image nor a board nor a vector."""
-
-    def __init__(self):
-        super().__init__()
-        self.observation_space = spaces.Box(0.0, 1.0, (2, 2, self.size, self.size), np.float32)
-
-
-class Shape(gym.Env):
+class Shape(Toy):
     """Random observations from any space. The second of its five actions earns 1.
 
     Args:
@@ -390,36 +331,35 @@ class Shape(gym.Env):
     """
 
     def __init__(self, space, mask=None, start=0, length=5):
-        self.observation_space = space
         if mask == "observation":
-            self.observation_space = spaces.Dict({"observation": space, "action_mask": spaces.MultiBinary(5)})
+            space = spaces.Dict({"observation": space, "action_mask": spaces.MultiBinary(5)})
         if mask == "alone":
-            self.observation_space = spaces.Dict({"action_mask": spaces.MultiBinary(5)})
-        self.action_space: spaces.Discrete = spaces.Discrete(5, start=start)
-        self.length = length
-        self.mask = mask
+            space = spaces.Dict({"action_mask": spaces.MultiBinary(5)})
+        super().__init__(space)
+        self.action_space = spaces.Discrete(5, start=start)
+        self.length, self.mask = length, mask
         if mask == "method":
             self.action_masks = lambda: self._mask() == 1
 
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
         self.observation_space.seed(seed)
-        self.t = 0
-        return self._show()
+        return super().reset(seed=seed)
 
     def step(self, action):
         assert type(action) is int
         assert action in self.action_space
         assert self.mask is None or self._mask()[action], f"{action} is not allowed in step {self.t}"
-        self.t += 1
-        observation, info = self._show()
-        return observation, float(action == self.action_space.start + 1), self.t == self.length, False, info
+        return super().step(action)
 
-    def _show(self):
-        observation, mask = self.observation_space.sample(), {"action_mask": self._mask()}
-        if self.mask in ("observation", "alone"):
-            observation |= mask
-        return observation, mask if self.mask == "info" else {}
+    def play(self, action):
+        return action == self.action_space.start + 1, self.t == self.length, False
+
+    def observe(self):
+        observation = self.observation_space.sample()
+        return observation | {"action_mask": self._mask()} if self.mask in ("observation", "alone") else observation
+
+    def info(self):
+        return {"action_mask": self._mask()} if self.mask == "info" else {}
 
     def _mask(self):
         return (np.arange(5) != self.t % 5).astype(np.int8)
@@ -428,13 +368,8 @@ class Shape(gym.Env):
 class Talkative(Catch):
     """Catch with infos that hold growing arrays and a name that gymnasium's wrappers use, too."""
 
-    def reset(self, *, seed=None, options=None):
-        observation, _ = super().reset(seed=seed)
-        return observation, {"path": np.arange(1), "episode": "mine"}
-
-    def step(self, action):
-        *rest, _ = super().step(action)
-        return *rest, {"path": np.arange(self.ball[0] + 1), "episode": "mine"}
+    def info(self):
+        return {"path": np.arange(self.t + 1), "episode": "mine"}
 
 
 class Refusing(Shown):
@@ -442,58 +377,51 @@ class Refusing(Shown):
 
     left = 10**9
 
-    def step(self, action):
+    def play(self, action):
         Refusing.left -= 1
         if Refusing.left < 0:
             raise RuntimeError("not allowed")
-        return super().step(action)
+        return super().play(action)
 
 
 class Forgetful(Shown):
     """Catch that ignores its seed, so that an episode cannot be restored from its seed and actions."""
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.ball = [0, int(np.random.default_rng().integers(self.size))]
-        return self._observation(), {}
+    def begin(self):
+        super().begin()
+        self.column = int(np.random.default_rng().integers(self.size))
 
 
 class Failing(Catch):
     """Catch that raises, hangs, exits the process or returns a wrong value in one of its steps.
 
     Args:
-        how: "raise", "local" (raise an error that cannot be pickled), "hang", "die", "exit", "disk", "nan" (reward)
-            or "none" (observation).
+        how: "raise", "local" (raise an error that cannot be pickled), "hang", "die", "exit", "nan" (reward) or "none"
+            (observation).
         at: number of that step, counted over all episodes.
     """
 
     def __init__(self, how, at=102, zoom=1):
         super().__init__(zoom=zoom)
-        self.how = how
-        self.left = at
+        self.how, self.left = how, at
 
-    def step(self, action):
+    def play(self, action):
         self.left -= 1
-        if self.left == 0 and self.how == "raise":
-            raise RuntimeError("the paddle broke")
-        if self.left == 0 and self.how == "local":
-
-            class LocalError(Exception):
-                pass
-
-            raise LocalError("the paddle broke")
-        if self.left == 0 and self.how == "die":
+        how = self.how if self.left == 0 else None
+        if how in ("raise", "local"):
+            kind = RuntimeError if how == "raise" else type("LocalError", (Exception,), {})
+            raise kind("the paddle broke")
+        if how == "die":
             os._exit(7)
-        if self.left == 0 and self.how == "exit":
+        if how == "exit":
             sys.exit(0)
-        if self.left == 0 and self.how == "disk":
-            raise OSError(28, "No space left on device")
-        while self.left == 0 and self.how == "hang":
+        while how == "hang":
             time.sleep(0.1)
-        observation, reward, *rest = super().step(action)
-        if self.left == 0 and self.how == "nan":
-            reward = float("nan")
-        return None if self.left == 0 and self.how == "none" else observation, reward, *rest
+        reward, *ends = super().play(action)
+        return float("nan") if how == "nan" else reward, *ends
+
+    def observe(self):
+        return None if self.left == 0 and self.how == "none" else super().observe()
 
 
 class Count(NamedTuple):
@@ -644,26 +572,23 @@ class Table(nn.Module):
         return self.rows[states.long().squeeze(1)]
 
 
-class Recall(gym.Env):
+class Recall(Toy):
     """Episodes of four steps. The first observation shows 0 or 1; taking that as the last action is rewarded by 1."""
 
     def __init__(self):
-        self.observation_space = spaces.Box(0.0, 1.0, (2,), np.float32)
-        self.action_space = spaces.Discrete(2)
+        super().__init__(2)
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t, self.shown = 0, int(self.np_random.integers(2))
-        return np.array([self.shown, 0.0], np.float32), {}
+    def begin(self):
+        self.shown = int(self.np_random.integers(2))
 
-    def step(self, action):
-        self.t += 1
-        end = self.t == 4
-        reward = float(end and action == self.shown)
-        return np.array([0.5, self.t / 4], np.float32), reward, end, False, {}
+    def play(self, action):
+        return self.t == 4 and action == self.shown, self.t == 4, False
+
+    def observe(self):
+        return np.array([0.5, self.t / 4] if self.t else [self.shown, 0.0], np.float32)
 
 
-class Match(gym.Env):
+class Match(Toy):
     """Each step rewards the share of an action's numbers that are right, or the nearness of real numbers.
 
     The observation is 0 or 1. For 0, the right numbers are the lowest ones, or -1; for 1, the highest ones, or 1.
@@ -671,24 +596,10 @@ class Match(gym.Env):
     """
 
     def __init__(self, actions, masked=False):
-        self.observation_space = spaces.Box(0.0, 1.0, (2,), np.float32)
-        self.action_space: Any = actions
-        self.masked = masked
-        self.played = []
+        super().__init__(2)
+        self.action_space, self.masked, self.played = actions, masked, []
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t = 0
-        return self._next()
-
-    def _next(self):
-        self.high = int(self.np_random.integers(2))
-        info = {}
-        if self.masked:
-            info["action_mask"] = tuple(np.arange(size) > 0 for size in self.action_space.nvec)
-        return np.array([self.high, self.t / 8], np.float32), info
-
-    def step(self, action):
+    def play(self, action):
         assert self.action_space.contains(action), (action, self.action_space)
         assert action.dtype == self.action_space.dtype
         self.played.append(action)
@@ -700,14 +611,14 @@ class Match(gym.Env):
             space = self.action_space
             lowest = space.start + self.masked
             reward = (action == (space.start + space.nvec - 1 if self.high else lowest)).mean()
-        self.t += 1
-        observation, info = self._next()
-        return observation, float(reward), False, self.t == 8, info
+        return reward, False, self.t == 8
 
+    def observe(self):
+        self.high = int(self.np_random.integers(2))
+        return np.array([self.high, self.t / 8], np.float32)
 
-def draw_actions(states, randoms):
-    """Policy of an evaluation that draws one of two actions from the generators of the episodes."""
-    return np.array([random.integers(2) for random in randoms])
+    def info(self):
+        return {"action_mask": tuple(np.arange(size) > 0 for size in self.action_space.nvec)} if self.masked else {}
 
 
 def register(name: str, environment: Callable[..., gym.Env] | str, **kwargs: object) -> None:
@@ -723,35 +634,30 @@ for environment in (
     Alone,
     Alternating,
     Chain,
+    Counting,
     Recall,
-    Delayed,
     Shown,
     Coded,
-    Numbers,
-    Heat,
     Talkative,
     Refusing,
     Forgetful,
 ):
     register(environment.__name__, environment)
 register("Catch", Catch, zoom=ZOOM)
-register("Constructed", Constructed)
+register("Heat", Shape, space=spaces.Box(0.0, 1.0, (2, 2, 7, 7), np.float32))
+register("Numbers", Coded, plain=True)
 for how in ("ask", "wait", "fail"):
     register(f"Starting-{how}", Starting, how=how)
-for name, game in (
-    ("ShortPong", "pong"),  # episodes of 100 steps
-    ("ShortAirRaid", "air_raid"),  # its resets press keys for 8 frames
-):
-    register(
-        name,
-        "ale_py.env:AtariEnv",
-        game=game,
-        full_action_space=False,
-        max_num_frames_per_episode=400,
-        frameskip=1,
-        repeat_action_probability=0.0,
-    )
-for how in ("raise", "local", "hang", "die", "exit", "disk", "nan", "none"):
+register(
+    "ShortPong",  # episodes of 100 steps
+    "ale_py.env:AtariEnv",
+    game="pong",
+    full_action_space=False,
+    max_num_frames_per_episode=400,
+    frameskip=1,
+    repeat_action_probability=0.0,
+)
+for how in ("raise", "local", "hang", "die", "exit", "nan", "none"):
     register(f"Failing-{how}", Failing, how=how, zoom=ZOOM)
 SHAPES: dict[str, spaces.Space[Any]] = {
     "Vector": spaces.Box(-1.0, 1.0, (6,), np.float64),

@@ -1,16 +1,17 @@
 """Fork server for scripts under test.
 
-Importing torch, ignite and lib costs a new Python process about four seconds. Each test process starts a server that
-imports them once and forks a process for each script, and that process forks another one that becomes the fork server
-of the script's actors. The script's standard output and standard error go into files.
+Importing torch, ignite and lib costs a new Python process about four seconds. When a test process has collected its
+tests, it forks a server that has their imports. The server forks a process for each script, and that process forks
+another one that becomes the fork server of the script's actors. The script's standard output and standard error go into
+files.
 """
 
 import atexit
+import faulthandler
 import fcntl
-import functools
 import gc
-import io
 import json
+import logging
 import multiprocessing.process
 import os
 import runpy
@@ -30,7 +31,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-# Packages that scripts import sooner or later. Names of lib are left out: importing them takes 0.1 s.
+# Packages that scripts import sooner or later, and not every test process has imported.
 PRELOADED = (
     "ale_py",
     "cv2",
@@ -54,7 +55,7 @@ PRELOADED = (
     "tqdm",
 )
 STREAMS = ("stdout", "stderr")
-LOCK = threading.Lock()  # tests ask from several threads
+_server: Connection  # set by `start`
 
 
 class ForkedProcess:
@@ -77,13 +78,12 @@ class ForkedProcess:
         for stream in STREAMS:
             Path(self._output.name, stream).touch()
         request = (script, list(options), str(cwd), dict(env), self._output.name, start_new_session)
-        self._search_path = env.get("PYTHONPATH", "")
-        self.pid = cast(int, ask(self._search_path, request))
+        self.pid = cast(int, ask(request))
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the script runs."""
         if self.returncode is None:
-            self.returncode = ask(self._search_path, self.pid)
+            self.returncode = ask(self.pid)
         return self.returncode
 
     def read(self, stream: str) -> str:
@@ -113,21 +113,36 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-@functools.cache
-def server(search_path: str) -> Connection:
-    """Start the server for scripts with this PYTHONPATH, and return the connection to it."""
+def start(preload: bool) -> None:
+    """Fork the server, and one that becomes the fork server of actors in this process. No test may have run before.
+
+    `preload` is whether PRELOADED is imported here, or before the first script.
+    """
+    global _server
+    if preload:
+        import_preloaded()
     ours, theirs = socket.socketpair()
-    with theirs:
-        env = os.environ | {"PYTHONPATH": search_path}
-        subprocess.Popen([sys.executable, __file__], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=env)
-    return Connection(ours.detach())
+    if os.fork() == 0:
+        try:
+            close_all_but(theirs)
+            serve(Connection(theirs.detach()))
+        finally:
+            os._exit(0)
+    theirs.close()
+    _server = Connection(ours.detach())
+    fork_server_of_actors()
 
 
-def ask(search_path: str, request: Any) -> int | None:
+def close_all_but(connection: socket.socket) -> None:
+    """Close all files except standard ones and the connection: others must see the end of the process that has them."""
+    os.closerange(3, connection.fileno())
+    os.closerange(connection.fileno() + 1, 4096)
+
+
+def ask(request: Any) -> int | None:
     """Send a request to the server, and return its answer; see `serve`."""
-    with LOCK:
-        server(search_path).send(request)
-        return cast("int | None", server(search_path).recv())
+    _server.send(request)
+    return cast("int | None", _server.recv())
 
 
 def restore_default_signals() -> None:
@@ -140,20 +155,17 @@ def restore_default_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def serve() -> None:
-    """Answer the requests of the test process until it has ended. Standard input is the socket.
+def serve(client: Connection) -> None:
+    """Answer the requests of the test process until it has ended.
 
     A number asks for the exit code of a script: None while it runs. Anything else starts a script, and its process id
     is the answer.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # some tests interrupt the whole process group
-    for module in PRELOADED:
-        import_module(module)
-    # curve.png takes a third of a short run. tests/run/test_curve.py draws it.
-    figure = import_module("matplotlib.figure").Figure
-    figure.really_savefig, figure.savefig = figure.savefig, save_pixel
-    gc.freeze()  # the collector of a forked process would copy all that was imported
-    client = Connection(os.dup(0))
+    # Undo what pytest has changed.
+    faulthandler.disable()
+    logging.getLogger().handlers.clear()
+    sys.unraisablehook, threading.excepthook = sys.__unraisablehook__, threading.__excepthook__
     with suppress(EOFError):
         while True:
             request = client.recv()
@@ -161,11 +173,27 @@ def serve() -> None:
                 pid, status = os.waitpid(request, os.WNOHANG)
                 client.send(os.waitstatus_to_exitcode(status) if pid else None)
                 continue
+            if not gc.get_freeze_count():
+                prepare()
             script = os.fork()
             if script == 0:
                 client.close()
                 run_forked(*request)
             client.send(script)
+
+
+def import_preloaded() -> None:
+    for module in PRELOADED:
+        import_module(module)
+
+
+def prepare() -> None:
+    """Prepare the server for its first script."""
+    import_preloaded()
+    # curve.png takes a third of a short run. tests/run/test_curve.py draws it.
+    figure = import_module("matplotlib.figure").Figure
+    figure.really_savefig, figure.savefig = figure.savefig, save_pixel
+    gc.freeze()  # the collector of a forked process would copy all that was imported
 
 
 def save_pixel(figure: Any, file: Any, **options: Any) -> None:
@@ -201,6 +229,7 @@ def fork_server_of_actors() -> None:
 def become_server_of_actors(connection: socket.socket) -> NoReturn:
     """Wait for the request of `fork_server_of_actors`, and serve. Exit if the script ends without a request."""
     try:
+        close_all_but(connection)
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
         message, received, *_ = socket.recv_fds(connection, 2**20, 9)
         if message:
@@ -232,14 +261,15 @@ def run_forked(
             os.setsid()
         for number, path in enumerate([os.devnull, *(Path(output, name) for name in STREAMS)]):
             os.dup2(os.open(path, os.O_RDWR), number)
-        cast(io.TextIOWrapper, sys.stdout).reconfigure(line_buffering=False)
+        sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
         os.chdir(cwd)
         multiprocessing.process.ORIGINAL_DIR = cwd  # type: ignore[attr-defined]  # its children look for the script here
         os.environ.clear()
         os.environ.update(env)
         tempfile.tempdir = None  # the script's TMPDIR decides
         sys.argv = [script, *options]
-        sys.path[0] = str(Path(cwd, script).parent)
+        sys.path.insert(0, str(Path(cwd, script).parent))
         fork_server_of_actors()
         runpy.run_path(script, run_name="__main__")
         code = 0
@@ -255,7 +285,3 @@ def run_forked(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-if __name__ == "__main__":
-    serve()

@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,44 +93,24 @@ def play(project: Path, run: GoldenRun, runs_dir: Path) -> Path:
     return folder
 
 
-def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    """Return the network in a run's last checkpoint."""
+def results_of(folder: Path) -> dict[str, dict[Any, Any]]:
+    """Return what is compared: the weights, the rows of episodes.csv without the seconds, and train/loss by step."""
     checkpoint = torch.load(max((folder / "checkpoints").glob("step-*.pt")), weights_only=True)
-    weights: dict[str, torch.Tensor] = checkpoint["net"]
-    return weights
-
-
-def episodes_of(folder: Path) -> dict[int, Any]:
-    """Return the rows of a run's episodes.csv without what depends on the clock, by their places."""
     with (folder / "episodes.csv").open(newline="") as file:
-        rows = csv.DictReader(file)
-        return {place: [value for name, value in row.items() if name != "seconds"] for place, row in enumerate(rows)}
-
-
-def losses_of(folder: Path) -> dict[int, float]:
-    """Return train/loss of a run by agent steps."""
+        rows = [row | {"seconds": ""} for row in csv.DictReader(file)]
     accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     accumulator.Reload()
-    return {event.step: event.value for event in accumulator.Scalars("train/loss")}
-
-
-COMPARED: dict[str, Callable[[Path], dict[Any, Any]]] = {
-    "weights": weights_of,
-    "episodes": episodes_of,
-    "losses": losses_of,
-}
+    return {
+        "weights": {name: (str(each.dtype), each.tolist()) for name, each in checkpoint["net"].items()},
+        "episodes": dict(enumerate(rows)),
+        "losses": {event.step: event.value for event in accumulator.Scalars("train/loss")},
+    }
 
 
 def comparison(old: dict[Any, Any], new: dict[Any, Any]) -> str:
     """Return whether two results are equal, and how many there are or differ."""
-
-    def is_equal(key: Any) -> bool:
-        if key not in old or key not in new:
-            return False
-        return torch.equal(old[key], new[key]) if isinstance(old[key], torch.Tensor) else bool(old[key] == new[key])
-
     keys = old.keys() | new.keys()
-    different = sum(not is_equal(key) for key in keys)
+    different = sum(repr(old.get(key)) != repr(new.get(key)) for key in keys)  # because nan != nan
     return f"DIFFERENT ({different} of {len(keys)})" if different or not keys else f"equal ({len(keys)})"
 
 
@@ -150,17 +129,14 @@ def main() -> int:
     parser.add_argument("runs", nargs="*", metavar="RUN", help=f"of {', '.join(RUNS)} (default: all)")
     arguments = parser.parse_args()
     is_equal = True
-    print(f"{'run':<16}" + "".join(f"{name:<24}" for name in COMPARED))
     with tempfile.TemporaryDirectory(prefix="golden-") as temporary, ThreadPoolExecutor(2) as pool:
-        projects = [
-            extract(commit, Path(temporary, name)) for name, commit in vars(arguments).items() if name != "runs"
-        ]
+        projects = [extract(getattr(arguments, name), Path(temporary, name)) for name in ("old", "new")]
         for name in arguments.runs or RUNS:
             runs_dirs = [project / f"golden-{name}" for project in projects]
-            folders = list(pool.map(play, projects, [RUNS[name]] * 2, runs_dirs))
-            results = {kind: comparison(*map(read, folders)) for kind, read in COMPARED.items()}
-            print(f"{name:<16}" + "".join(f"{result:<24}" for result in results.values()), flush=True)
-            is_equal = is_equal and all(result.startswith("equal") for result in results.values())
+            old, new = map(results_of, pool.map(play, projects, [RUNS[name]] * 2, runs_dirs))
+            verdicts = {kind: comparison(old[kind], new[kind]) for kind in old}
+            print(f"{name:<16}" + "".join(f"{kind} {verdict:<24}" for kind, verdict in verdicts.items()), flush=True)
+            is_equal = is_equal and all(verdict.startswith("equal") for verdict in verdicts.values())
     return int(not is_equal)
 
 

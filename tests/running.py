@@ -7,17 +7,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import psutil
-import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from forked import ForkedProcess
 from lib.experience.transitions import unpack
@@ -29,15 +28,11 @@ SHOWN = ("--env-id", "fakes:Shown-v0")  # of the fixture original_run
 BASELINE = Path("chapter09/01_baseline.py")
 PARALLEL = Path("chapter09/03_parallel.py")
 # Scripts find the toy environments of fakes.py on PYTHONPATH, and `#!/usr/bin/env python3` finds this Python on PATH.
-ENVIRONMENT = os.environ | {
+# They have no display.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")} | {
     "PYTHONPATH": os.pathsep.join([str(PROJECT), str(PROJECT / "tests")]),
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
 }
-
-WITHOUT_DISPLAY = {name: value for name, value in ENVIRONMENT.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
-
-Name = TypeVar("Name")
-Result = TypeVar("Result")
 
 
 def assignments(*fields: str) -> list[str]:
@@ -46,16 +41,16 @@ def assignments(*fields: str) -> list[str]:
 
 
 SMALL_DQN = assignments("replay_initial=200", "replay_size=2000", "batch_size=8")
-SMALL_PPO = assignments("envs=4", "rollout=16", "minibatch=32")
+SMALL_PPO = assignments("envs=4", "rollout=16", "minibatch=32", "epochs=1")
 CATCH = ("--env-id", "fakes:Catch-v0", *assignments("replay_initial=700", "replay_size=2000", "batch_size=8"))
 
 
 def start(
     script: Path,
     *options: object,
+    cwd: Path | None = None,
     env: Mapping[str, str] = ENVIRONMENT,
     start_new_session: bool = False,
-    cwd: Path | None = None,
 ) -> ForkedProcess:
     """Start a script, forked from a process that has its imports already, and return at once.
 
@@ -65,11 +60,9 @@ def start(
     return ForkedProcess(name, list(map(str, options)), cwd or PROJECT / script.parent, env, start_new_session)
 
 
-def run(
-    script: Path, *options: object, env: Mapping[str, str] = ENVIRONMENT, cwd: Path | None = None
-) -> "subprocess.CompletedProcess[str]":
+def run(script: Path, *options: object, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
     """Run a script to its end; see `start`."""
-    process = start(script, *options, env=env, cwd=cwd)
+    process = start(script, *options, cwd=cwd)
     try:
         stdout, stderr = process.communicate()
     finally:
@@ -89,33 +82,6 @@ def first_line(process: ForkedProcess) -> str:
     """Wait for the first line that a program prints and return it. Fail if the program ends before that."""
     wait_for(lambda: "\n" in process.read("stdout"), process)
     return process.read("stdout").splitlines()[0]
-
-
-def run_by_itself(
-    script: Path, *options: object, env: Mapping[str, str] = ENVIRONMENT, cwd: Path | None = None
-) -> "subprocess.CompletedProcess[str]":
-    """Run a script to its end in a new Python process, which takes about four seconds for its imports."""
-    command = [f"./{script.name}"] if cwd is None else [sys.executable, str(PROJECT / script)]
-    command += map(str, options)
-    return subprocess.run(
-        command,
-        cwd=cwd or PROJECT / script.parent,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-def two_at_a_time(
-    tmp_path_factory: pytest.TempPathFactory, do: Callable[[Name], Result], names: Iterable[Name]
-) -> dict[Name, Result]:
-    """Return {name: do(name)} from two threads, because scripts spend most of their time waiting."""
-    tmp_path_factory.getbasetemp()  # created here, because two threads at once would both try to
-    names = list(names)
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip(names, pool.map(do, names), strict=True))
 
 
 @contextmanager
@@ -223,6 +189,13 @@ def scalars_of(path: Path) -> dict[str, list[tuple[int, float]]]:
     ]
     assert {"episodes/reward", "train/loss", "train/avg_loss"} <= set(tags)
     return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in tags}
+
+
+def tags_of(path: Path) -> list[str]:
+    """Return the tags of a run's scalars in the order in which they were first written."""
+    [file] = path.glob("events.out.tfevents.*")
+    values = (value for event in EventFileLoader(str(file)).Load() for value in event.summary.value)
+    return list(dict.fromkeys(value.tag for value in values if value.metadata.plugin_data.plugin_name == "scalars"))
 
 
 def workers_of(process: ForkedProcess) -> list[psutil.Process]:

@@ -75,9 +75,7 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
 @pytest.mark.parametrize(
     ("options", "shape", "dtype"),
     [
-        ({"pytorch_img": True, "frame_stack": True, "frame_stack_count": 2}, (2, 84, 84), np.uint8),
         ({"frame_stack": True}, (4, 84, 84), np.uint8),
-        ({"pytorch_img": True}, (1, 84, 84), np.uint8),
         ({}, (84, 84, 1), np.uint8),
         ({"pytorch_img": True, "scale": True}, (1, 84, 84), np.float32),
     ],
@@ -110,7 +108,6 @@ def test_an_episode_can_be_truncated():
     assert ends.index(True) == 4
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "ALE/Pong-v5"])
-def test_other_environments_are_refused(env_id):
+def test_other_environments_are_refused():
     with pytest.raises(UsageError, match="is not an Atari game with frame skip 1; use an id such as PongNoFrameskip"):
-        atari_wrappers.wrap_dqn(gym.make(env_id))
+        atari_wrappers.wrap_dqn(gym.make("ALE/Pong-v5"))

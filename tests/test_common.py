@@ -4,20 +4,15 @@ from types import SimpleNamespace
 import numpy as np
 import ptan
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ignite.engine import Engine
 from ptan.experience import ExperienceFirstLast
 
-from fakes import Chain, Table
+from fakes import Table
 from lib import common, dqn_extra
 from lib.envs.frames import LazyFrames
 from lib.experience.interface import Stopped
-from lib.experience.replay_buffer import ReplayBuffer
-from lib.experience.source import ExperienceSourceFirstLast
 from lib.hyperparameters import HYPERPARAMS
-from lib.run.arguments import RunOptions
 from oracles import td
 
 
@@ -50,21 +45,17 @@ BATCH = [
 ]
 
 
-def test_calc_loss_dqn_of_a_small_example():
+@pytest.mark.parametrize("no_grad", [True, False])
+def test_gradients_reach_only_the_values_of_the_actions_taken(no_grad):
     net = Table([[7.0, 2.0], [0.5, 7.0], [70.0, 70.0]])  # 7 and 70 must not be used
     target = Table([[90.0, 90.0], [90.0, 90.0], [3.0, 4.0]])
     # First: 1 + 0.5 * max(3, 4) = 3 against 2. Second: terminal, so -1 against 0.5.
-    assert common.calc_loss_dqn(BATCH, net, target, gamma=0.5).item() == pytest.approx((1.0 + 2.25) / 2)
-    assert common.calc_loss_dqn(BATCH, net, target, gamma=0.5, huber=True).item() == pytest.approx((0.5 + 1.0) / 2)
-
-
-@pytest.mark.parametrize("no_grad", [True, False])
-def test_gradients_reach_only_the_values_of_the_actions_taken(no_grad):
-    net = Table([[7.0, 2.0], [0.5, 7.0], [70.0, 70.0]])
-    target = Table([[90.0, 90.0], [90.0, 90.0], [3.0, 4.0]])
-    common.calc_loss_dqn(BATCH, net, target, gamma=0.5, no_grad=no_grad).backward()
+    loss = common.calc_loss_dqn(BATCH, net, target, gamma=0.5, no_grad=no_grad)
+    assert loss.item() == pytest.approx((1.0 + 2.25) / 2)
+    loss.backward()
     assert net.rows.grad.tolist() == [[0.0, -1.0], [1.5, 0.0], [0.0, 0.0]]
     assert target.rows.grad is None
+    assert common.calc_loss_dqn(BATCH, net, target, gamma=0.5, huber=True).item() == pytest.approx((0.5 + 1.0) / 2)
 
 
 @settings(max_examples=50, deadline=None)
@@ -81,11 +72,6 @@ def test_calc_loss_dqn_equals_a_loop_over_transitions(size, n_actions, seed, gam
     values, next_values = net.rows[states[:, 0].tolist()].tolist(), target.rows[last_states[:, 0].tolist()].tolist()
     expected = td.dqn_loss(rows, values, next_values, gamma)
     assert common.calc_loss_dqn(batch, net, target, gamma).item() == pytest.approx(expected, rel=1e-4, abs=1e-8)
-
-
-def test_the_next_value_of_a_terminated_episode_is_ignored():
-    endless = Table([[float("inf")] * 2] * 3)
-    assert common.calc_loss_dqn(BATCH[1:], Table([[0.0, 0.0]] * 3), endless, 0.9).item() == 1.0
 
 
 @pytest.mark.parametrize("change", [lambda values: values[:, 0], lambda values: values[:1]])
@@ -133,12 +119,6 @@ class TapedBuffer:
         return self.tape[-1]
 
 
-def test_batch_generator_ends_when_a_list_of_transitions_does():
-    transitions = [ExperienceFirstLast(np.zeros(1), 0, 0.0, None)] * 10
-    batches = common.batch_generator(dqn_extra.PrioReplayBuffer(transitions, 100), initial=4, batch_size=2, steps=2)
-    assert len(list(batches)) == 3
-
-
 def test_batch_generator_fills_the_buffer_once_then_alternates_steps_and_batches():
     tape = []
     batches = common.batch_generator(TapedBuffer(tape), initial=7, batch_size=3, steps=2)
@@ -149,52 +129,13 @@ def test_batch_generator_fills_the_buffer_once_then_alternates_steps_and_batches
     assert tape[5:] == ["populate 2", "populate 2", "sample 3"]
 
 
-def test_the_batches_end_when_the_source_is_stopped():
+def test_the_batches_end_when_the_source_is_stopped_or_a_list_of_transitions_is_used_up():
     class Stopping(TapedBuffer):
         def populate(self, samples):
             super().populate(samples)
-            if len(tape) > 4:
+            if len(self.tape) > 4:
                 raise Stopped
 
-    tape = []
-    assert len(list(common.batch_generator(Stopping(tape), initial=7, batch_size=3))) == 2
-
-
-@pytest.mark.slow
-def test_dqn_learns_the_known_values_of_the_chain(tmp_path):
-    torch.manual_seed(0)
-    net = torch.nn.Linear(3, 2)
-    target = ptan.agent.TargetNet(net)
-    selector = ptan.actions.EpsilonGreedyActionSelector()
-    params = dataclasses.replace(
-        HYPERPARAMS["pong"],
-        replay_initial=100,
-        replay_size=1000,
-        epsilon_frames=1000,
-        epsilon_final=0.2,
-        target_net_sync=20,
-        learning_rate=0.02,
-        gamma=0.9,
-        max_steps=1500,
-    )
-    tracker = common.EpsilonTracker(selector, params)
-    agent = ptan.agent.DQNAgent(net, selector, preprocessor=ptan.agent.float32_preprocessor)
-    source = ExperienceSourceFirstLast(Chain(3), agent, params.gamma)
-    buffer = ReplayBuffer(source, params.replay_size)
-    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
-
-    def process_batch(engine, batch):
-        optimizer.zero_grad()
-        loss = common.calc_loss_dqn(batch, net, target.target_model, params.gamma)
-        loss.backward()
-        optimizer.step()
-        tracker.frame(engine.state.iteration)
-        if engine.state.iteration % params.target_net_sync == 0:
-            target.sync()
-        return {"loss": loss.item(), "epsilon": selector.epsilon}
-
-    engine = Engine(process_batch)
-    common.setup_ignite(engine, params, source, "chain", args=RunOptions(runs_dir=tmp_path, quiet=True))
-    engine.run(common.batch_generator(buffer, params.replay_initial, params.batch_size))
-    values = net(torch.eye(3)).detach().numpy()
-    assert values == pytest.approx(np.array([[0.81, 0.0], [0.0, 0.9], [1.0, 0.0]]), abs=0.08)
+    assert len(list(common.batch_generator(Stopping([]), initial=7, batch_size=3))) == 2
+    buffer = dqn_extra.PrioReplayBuffer([BATCH[0]] * 10, 100)
+    assert len(list(common.batch_generator(buffer, initial=4, batch_size=2, steps=2))) == 3

@@ -1,6 +1,5 @@
 """PPO with actors in other processes and on Ray clusters: they learn what 02_ppo_fast learns, even if actors die."""
 
-import json
 import math
 import re
 import signal
@@ -27,7 +26,6 @@ from running import (
     folder,
     result_of,
     resuming,
-    run,
     scalars_of,
     start,
     wait_for,
@@ -42,14 +40,6 @@ POLE = ("--env-id", "CartPole-v1", *SMALL, "--seed", 3, "--quiet")
 LAST = 1280  # the step at which long runs stop
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    """Folder of a run of 02_ppo_fast on CartPole."""
-    runs_dir = tmp_path_factory.mktemp("plain")
-    assert run(FAST, *POLE, "--stop-after", 640, "--runs-dir", runs_dir).returncode == 0
-    return folder(runs_dir)
-
-
 @pytest.mark.parametrize("script", [FAST.with_name("01_ppo.py"), FAST, ACTORS, FAST.with_name("04_ppo_memory.py")])
 def test_a_limit_within_the_first_rollout_holds_and_every_scalar_has_a_value(answer, tmp_path, script):
     inline = ("--engine", "inline", "--actors", 2) if script == ACTORS else ()
@@ -62,28 +52,28 @@ def test_a_limit_within_the_first_rollout_holds_and_every_scalar_has_a_value(ans
     assert not any(math.isnan(value) for values in scalars.values() for _, value in values)
 
 
-@pytest.mark.parametrize("options", [("--actors", 4), ("--engine", "ray")])
-def test_the_script_learns_what_02_ppo_fast_learns(plain, tmp_path, options):
-    process = run(ACTORS, *POLE, *options, "--stop-after", 640, "--runs-dir", tmp_path)
-    assert process.returncode == 0, process.stderr
-    found, expected = (checkpoint_of(path)["net"] for path in (folder(tmp_path), plain))
+def test_the_script_learns_what_02_ppo_fast_learns(ends, tmp_path):
+    for script, *options in ((FAST,), (ACTORS, "--actors", 4)):
+        code, _, errors = ends(script, *POLE, *options, "--stop-after", 640, "--runs-dir", tmp_path / script.stem)
+        assert code == 0, errors
+    path, plain = (folder(tmp_path / script.stem) for script in (ACTORS, FAST))
+    found, expected = checkpoint_of(path)["net"], checkpoint_of(plain)["net"]
     # Rounding depends on the number of states in a forward pass.
     assert all(torch.allclose(found[name].float(), expected[name].float(), atol=1e-4) for name in expected)
-    assert episodes_of(folder(tmp_path)) == episodes_of(plain)
-    scalars = scalars_of(folder(tmp_path))
+    assert episodes_of(path) == episodes_of(plain)
+    scalars = scalars_of(path)
     assert {value for _, value in scalars["train/policy_lag"]} == {0.0}
     assert scalars["train/lost_episodes"][-1] == (640, 0.0)
 
 
-def test_asynchronous_actors_have_a_lag_that_is_logged(tmp_path):
-    process = run(ACTORS, *POLE, "--async", "--stop-after", 640, "--runs-dir", tmp_path)
-    assert process.returncode == 0, process.stderr
-    lags = [value for _, value in scalars_of(folder(tmp_path))["train/policy_lag"]]
-    assert max(lags) > 0.0
+def test_asynchronous_actors_have_a_lag_that_is_logged(ends, tmp_path):
+    code, _, errors = ends(ACTORS, *POLE, "--async", "--stop-after", 640, "--runs-dir", tmp_path)
+    assert code == 0, errors
     path = folder(tmp_path)
+    assert max(value for _, value in scalars_of(path)["train/policy_lag"]) > 0.0
     # A resumed run may use another engine.
-    assert run(ACTORS, *resuming(path), "--stop-after", 896, "--engine", "inline").returncode == 0
-    assert json.loads((path / "result.json").read_text())["steps"] >= 896
+    assert ends(ACTORS, *resuming(path), "--stop-after", 896, "--engine", "inline")[0] == 0
+    assert result_of(path)["steps"] >= 896
 
 
 @pytest.mark.parametrize(
@@ -125,18 +115,6 @@ def test_a_run_whose_actors_hang_ends_on_a_signal(tmp_path):
     assert process.returncode == 143
     assert time.monotonic() - began < 20
     assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] == 384
-
-
-@pytest.mark.long
-def test_actors_share_the_memory_of_their_imports(tmp_path):
-    """If each actor imported the packages itself, 120 MB of its memory would be private."""
-    command = [sys.executable, PROJECT / ACTORS, *map(str, POLE), "--runs-dir", tmp_path]
-    with subprocess.Popen(command, env=ENVIRONMENT) as process:
-        wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt")), process)
-        private = [actor.memory_full_info().uss for actor in workers_of(process)]
-        process.kill()
-    assert len(private) == 2
-    assert max(private) < 60 * 2**20
 
 
 def test_a_run_goes_on_if_actors_are_killed_at_any_time(tmp_path):
@@ -240,6 +218,7 @@ for _ in $(seq 100); do pgrep -f ^ray::Worker >/dev/null || break; sleep 0.1; do
 """
 
 
+@pytest.mark.long
 @needs_namespaces
 def test_a_run_waits_for_room_and_goes_on_after_the_loss_of_a_node_and_its_actors_end_if_it_is_killed(cluster):
     output, code = cluster(NODES)[0]["run"]
@@ -260,6 +239,7 @@ test $(pgrep -c raylet) = 1
 """
 
 
+@pytest.mark.long
 @needs_namespaces
 def test_ray_address_is_respected_and_a_cluster_that_cannot_be_joined_is_reported_in_one_line(cluster):
     ended, work = cluster(REFUSALS)
@@ -272,36 +252,3 @@ def test_ray_address_is_respected_and_a_cluster_that_cannot_be_joined_is_reporte
         assert code == 2
         assert re.fullmatch(rf"((This cpu|Run folder:) .*\n)*{message}.*\n", output), output
         assert list((work / name).glob("20*")) == []  # no run folder is left behind
-
-
-# The learner's machine has a network and a folder for Ray of its own.
-ELSEWHERE = """
-mkdir ray
-unshare -nm bash -c "mount -t tmpfs none $PWD/ray; exec sleep 1000" &
-other=$!
-sleep 1
-ip link add here type veth peer name there netns $other
-ip addr add 10.8.0.1/24 dev here
-ip link set here up
-inside() { nsenter -t $other -n -m --wd=$PWD "$@"; }
-inside ip link set lo up
-inside ip addr add 10.8.0.2/24 dev there
-inside ip link set there up
-head --num-cpus=2 --node-ip-address=10.8.0.1 --ray-client-server-port=10001
-PPO=(nsenter -t $other -n -m --wd=$PWD "$@")
-ppo outside --address 10.8.0.1:6399
-ppo client --address ray://10.8.0.1:10001 --stop-after 512
-kill $other
-"""
-
-
-@pytest.mark.long
-@needs_namespaces
-def test_a_learner_that_is_on_no_node_joins_as_a_client_only(cluster):
-    ended, _ = cluster(ELSEWHERE)
-    output, code = ended["outside"]
-    assert code == 2
-    assert re.fullmatch(r"((This cpu|Run folder:) .*\n)*error: .* cannot join .*ray start --address.*\n", output), (
-        output
-    )
-    assert ended["client"][1] == 0, ended["client"]

@@ -5,17 +5,17 @@
 golden_runs.py has the runs.
 """
 
+import csv
 import hashlib
 import json
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import cv2
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from golden_runs import RUNS, find_script
 from running import (
@@ -29,6 +29,7 @@ from running import (
     run_in_parts,
     scalars_of,
     start,
+    tags_of,
     wait_for,
 )
 
@@ -36,25 +37,37 @@ pytestmark = pytest.mark.slow
 
 GOLDEN = PROJECT / "tests" / "golden" / "runs.json"
 ROUNDED = ("priorities", "weights", "highest")  # of a prioritised replay that has learnt
+# The parts of these runs are evaluated or recorded, which changes nothing.
+WATCH = {
+    "05_native_envs": ("--record-every", 2),
+    "08_dqn_rainbow": ("--record-every", 10, "--evaluate-every", 100),
+    "ppo_actors": ("--record-every", 10, "--evaluate-every", 100),
+}
 RESETS = ("steps_done", "resets", "starts")  # of a source, at any depth
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_that_is_stopped_and_killed_equals_one_that_is_not_and_has_its_golden_digests(name, tmp_path):
     script, options = find_script(PROJECT, RUNS[name]).relative_to(PROJECT), (*RUNS[name].options.split(), "--seed", 5)
-    with ThreadPoolExecutor(1) as pool:
-        whole = pool.submit(run_in_parts, script, options, tmp_path / "whole", [RUNS[name].last])
-        parts, _ = run_in_parts(script, options, tmp_path / "parts", [RUNS[name].early])
-        early = checkpoint_of(parts)
-        kill(script, parts, RUNS[name].last)
-        process = run(script, *resuming(parts), "--stop-after", RUNS[name].last, "--quiet")
-        assert process.returncode == 0, process.stderr
-        straight, _ = whole.result()
-    assert differences(checkpoint_of(straight), checkpoint_of(parts)) == []
+    watch = WATCH.get(name, ())
+    to_the_end = ("--stop-after", RUNS[name].last, "--quiet", *watch)
+    straight, _ = run_in_parts(script, options, tmp_path / "whole", [RUNS[name].last])
+    parts, _ = run_in_parts(script, (*options, *watch), tmp_path / "parts", [RUNS[name].early])
+    early = checkpoint_of(parts)
+    kill(script, parts, to_the_end)
+    process = run(script, *resuming(parts), *to_the_end)
+    assert process.returncode == 0, process.stderr
+    assert differences(checkpoint_of(straight), checkpoint_of(parts)) == ["/evaluations"] * (len(watch) > 2)
     assert episodes_of(straight) == episodes_of(parts)
     assert len(episodes_of(straight)) > 1
-    scalars, others = (sorted(scalars_of(path).items()) for path in (straight, parts))
-    assert repr(scalars) == repr(others)  # because nan != nan
+    scalars, others = scalars_of(straight), scalars_of(parts)
+    if watch:
+        check_videos(parts, watch[1])
+    if len(watch) > 2:
+        evaluations = [others.pop(f"evaluation/{figure}") for figure in ("mean", "std", "min", "max")]
+        hundreds = [step // 100 for step, _ in evaluations[0]]
+        assert hundreds == list(range(1, RUNS[name].last // 100 + 1))
+    assert repr(sorted(scalars.items())) == repr(sorted(others.items()))  # because nan != nan
     facts = facts_of(straight, early)
     if os.environ.get("GOLDEN") == "write":
         known = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
@@ -62,10 +75,25 @@ def test_a_run_that_is_stopped_and_killed_equals_one_that_is_not_and_has_its_gol
     assert facts == json.loads(GOLDEN.read_text())[name]
 
 
-def kill(script: Path, path: Path, last: int) -> None:
+def check_videos(path: Path, every: int) -> None:
+    """Check that the videos show the episodes of episodes.csv from end to end."""
+    with (path / "episodes.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) >= every
+    for number, row in enumerate(rows, 1):
+        if number % every:
+            assert row["video"] == ""
+            continue
+        assert row["video"] == f"videos/episode-{number}-return-{row['return']}.webm"
+        frames = cv2.VideoCapture(str(path / row["video"])).get(cv2.CAP_PROP_FRAME_COUNT)
+        assert frames == int(row["length"]) + 1
+    assert {f"videos/{file.name}" for file in (path / "videos").iterdir()} | {""} == {row["video"] for row in rows}
+
+
+def kill(script: Path, path: Path, options: tuple[object, ...]) -> None:
     """Resume a run, and kill it after its next checkpoint."""
     saved = set(path.glob("checkpoints/step-*.pt"))
-    process = start(script, *resuming(path), "--stop-after", last, "--quiet")
+    process = start(script, *resuming(path), *options)
     wait_for(lambda: set(path.glob("checkpoints/step-*.pt")) - saved, process)
     process.kill()
     process.communicate()
@@ -87,13 +115,6 @@ def facts_of(path: Path, early: dict[str, Any]) -> dict[str, Any]:
             "lengths": digest([row[: header.index("return")] for row in rows]),
         },
     }
-
-
-def tags_of(path: Path) -> list[str]:
-    """Return the tags of a run's scalars in the order in which they were first written."""
-    [file] = path.glob("events.out.tfevents.*")
-    values = (value for event in EventFileLoader(str(file)).Load() for value in event.summary.value)
-    return list(dict.fromkeys(value.tag for value in values if value.metadata.plugin_data.plugin_name == "scalars"))
 
 
 def resets_of(state: Any) -> Any:

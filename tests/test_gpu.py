@@ -3,13 +3,9 @@
 import itertools
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from ptan.experience import ExperienceFirstLast
 
-from lib import common
-from lib.dqn_model import DQN
 from lib.run.folder import read_params
 from running import (
     BASELINE,
@@ -19,7 +15,6 @@ from running import (
     differences,
     episodes_of,
     run,
-    run_by_itself,
     run_in_parts,
     scalars_of,
     trusting,
@@ -50,9 +45,8 @@ DQNS = [
     for path in sorted(PROJECT.glob("chapter0[89]/[0-9][0-9]_*.py"))
     for own in OWN_OPTIONS.get(path.stem, [()])
 ]
-PPOS = PPO, _, GOAL_PPO, PPO_ACTORS = [
-    path.relative_to(PROJECT) for path in sorted(PROJECT.glob("distributed/[0-9][0-9]_*.py"))
-]
+PPOS = [path.relative_to(PROJECT) for path in sorted(PROJECT.glob("distributed/[0-9][0-9]_*.py"))]
+PPO = PPOS[0]
 RUNS = [
     *((script, (*DQN_OPTIONS, *own), MIDDLE, LAST) for script, own in DQNS),
     *((script, PPO_OPTIONS, 128, 320) for script in PPOS),
@@ -98,29 +92,9 @@ def test_ppos_first_updates_equal_those_of_a_cpu(tmp_path):
     assert losses[1] == pytest.approx(losses[0], rel=0.02, abs=1e-3)
 
 
-def test_the_books_loss_equals_that_of_a_cpu():
-    states = np.random.default_rng(1).integers(0, 256, (9, 4, 84, 84), np.uint8)
-    batch = [ExperienceFirstLast(states[i], i % 6, 1.0, states[i + 1] if i else None) for i in range(8)]
-    torch.manual_seed(1)
-    net, target = DQN((4, 84, 84), 6), DQN((4, 84, 84), 6)
-    on_cpu = common.calc_loss_dqn(batch, net, target, gamma=0.9, device="cpu")
-    on_gpu = common.calc_loss_dqn(batch, net.cuda(), target.cuda(), gamma=0.9, device="cuda")
-    assert on_gpu.device.type == "cuda"
-    assert on_gpu.item() == pytest.approx(on_cpu.item(), rel=0.01)
-
-
-@pytest.mark.parametrize("kind", ["basic", "rainbow"])
-def test_a_script_of_the_third_edition_trains(tmp_path, kind):
-    process = run(Path("tests/book/third_dqn.py"), "--kind", kind, "--dev", "cuda", cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
-    assert "trained True" in process.stdout
-
-
-@pytest.mark.parametrize("script", [BASELINE, GOAL_PPO], ids=str)
-def test_evaluate_runs_on_a_cpu_and_on_a_gpu(tmp_path, script):
-    options, last = (DQN_OPTIONS, LAST) if script == BASELINE else (PPO_OPTIONS, 128)
-    path, _ = run_in_parts(script, options, tmp_path / "runs", [last], GPU)
+def test_evaluate_runs_on_a_cpu_and_on_a_gpu(tmp_path):
+    path, _ = run_in_parts(PPO, PPO_OPTIONS, tmp_path / "runs", [128], GPU)
     for device in ("cpu", "cuda"):
         words = (path, *trusting(path), "--checkpoint", "last", "--episodes", 2, "--device", device)
-        process = run_by_itself(Path("tools/evaluate.py"), *words)
+        process = run(Path("tools/evaluate.py"), *words)
         assert process.returncode == 0, process.stderr

@@ -45,11 +45,8 @@ def test_pong_has_the_books_hyperparameters_and_every_game_its_run_name():
     ("name", "value", "message"),
     [
         ("batch_size", 0, "batch_size is 0; it has to be a whole number, at least 1"),
-        ("batch_size", "32", "batch_size is '32'; it has to be a whole number"),
         ("replay_size", 1e5 + 0.5, "replay_size is 100000.5; it has to be a whole number"),
-        ("replay_size", True, "replay_size is True; it has to be a whole number"),
         pytest.param("gamma", 1.5, "gamma is 1.5; it has to be a finite number, at least 0 and at most 1", id="gamma"),
-        ("learning_rate", float("nan"), "learning_rate is nan; it has to be a finite number, above 0"),
         ("stop_reward", "high", "stop_reward is 'high'; it has to be a finite number, or none"),
         ("huber", 1, "huber is 1; it has to be true or false"),
     ],
@@ -79,9 +76,6 @@ def test_numbers_become_plain_ones_of_the_fields_type():
     ("table", "change", "allowed"),
     [
         (HYPERPARAMS, {"replay_initial": 200_000}, "at most replay_size, 100000"),
-        (HYPERPARAMS, {"batch_size": 10_001}, "at most replay_initial, 10000"),
-        (HYPERPARAMS, {"max_steps": 10_000}, "above replay_initial, 10000"),
-        (HYPERPARAMS, {"learning_rate_final": 0.01}, "at most learning_rate, 0.0001"),
         (HYPERPARAMS, {"run_name": "../x"}, "1 to 60 letters"),
         pytest.param(
             PPO_FAST_HYPERPARAMS, {"minibatch": 48}, "a divisor of envs * rollout, 1024: one of 2, 4, 8", id="minibatch"
@@ -94,9 +88,12 @@ def test_values_that_do_not_fit_together_are_refused_by_name(table, change, allo
     with pytest.raises(ValueError, match=re.escape(f"{name} is {value!r}; it has to be ")) as error:
         dataclasses.replace(table["pong"], **change)
     assert allowed in str(error.value)
-    params = dataclasses.replace(table["pong"])
-    with pytest.raises(ValueError, match=re.escape(allowed)):  # noqa: PT012 - refused at once, or by the run
-        setattr(params, name, value)
+
+
+def test_values_that_do_not_fit_together_are_refused_by_the_run_if_they_were_assigned():
+    params = dataclasses.replace(HYPERPARAMS["pong"])
+    params.max_steps = 10_000
+    with pytest.raises(ValueError, match=r"max_steps is 10000; it has to be above replay_initial, 10000"):
         as_hyperparameters(params)
 
 
@@ -109,11 +106,14 @@ def test_a_namespace_becomes_hyperparameters_if_it_has_the_books_fields():
         as_hyperparameters(book)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("1e6", 1e6), ("-3", -3), ("None", None), ("False", False), ("high", "high")]
-)
-def test_texts_of_set_become_values(text, value):
-    assert (plain(text), type(plain(text))) == (value, type(value))
+def test_texts_of_set_become_values():
+    assert list(map(repr, map(plain, ("1e6", "-3", "None", "False", "high")))) == [
+        "1000000.0",
+        "-3",
+        "None",
+        "False",
+        "'high'",
+    ]
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -143,8 +143,5 @@ def test_fast_ppo_is_annealed_to_its_final_values():
     assert values(0) == (0.04, 0.9, 0.06)
     assert values(500) == pytest.approx((0.02, 0.3, 0.04))
     assert values(1000) == values(5000) == pytest.approx((0.01, 0.1, 0.02))
-
-
-def test_without_steps_of_its_own_the_annealing_ends_with_the_run():
-    params = dataclasses.replace(PPO_FAST_HYPERPARAMS["own"], max_steps=2000)
-    assert params.annealed(1000).entropy == pytest.approx(0.0055)
+    own = dataclasses.replace(PPO_FAST_HYPERPARAMS["own"], max_steps=2000)
+    assert own.annealed(1000).entropy == pytest.approx(0.0055)  # without steps of its own, it ends with the run

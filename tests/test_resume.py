@@ -66,10 +66,10 @@ def test_a_stopped_and_resumed_run_equals_the_uninterrupted_one(uninterrupted, t
     assert scalars_of(uninterrupted) == scalars_of(folder(tmp_path))
 
 
-def test_a_run_stopped_in_its_warm_up_starts_from_the_beginning(tmp_path):
-    fields = assignments("replay_initial=2000", "replay_size=2000", "batch_size=8")
-    options = ("--env-id", "fakes:Chain-v0", *fields, "--stop-after", 2020, "--quiet")
-    assert run(BASELINE, *options, "--runs-dir", tmp_path / "uninterrupted").returncode == 0
+def test_a_run_stopped_in_its_warm_up_starts_from_the_beginning(ends, tmp_path):
+    fields = assignments("replay_initial=1000", "replay_size=1000", "batch_size=8")
+    options = ("--env-id", "fakes:Chain-v0", *fields, "--stop-after", 1020, "--quiet")
+    assert ends(BASELINE, *options, "--runs-dir", tmp_path / "uninterrupted")[0] == 0
     runs_dir = tmp_path / "stopped"
     process = start(BASELINE, *options, "--runs-dir", runs_dir)
     wait_for(lambda: list(runs_dir.glob("*/events.out*")), process)
@@ -77,35 +77,24 @@ def test_a_run_stopped_in_its_warm_up_starts_from_the_beginning(tmp_path):
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Stopped at once" in stderr  # during or before the warm-up
-    resumed = run(BASELINE, *resuming(folder(runs_dir)), "--stop-after", 2020, "--quiet")
-    assert "starts again from the beginning" in resumed.stdout
+    resumed = ends(BASELINE, *resuming(folder(runs_dir)), "--stop-after", 1020, "--quiet")[1]
+    assert "starts again from the beginning" in resumed
     expected = checkpoint_of(folder(tmp_path / "uninterrupted"))
     assert differences(expected, checkpoint_of(folder(runs_dir))) == []
 
 
-def test_a_run_resumed_without_its_replay_fills_it_again(tmp_path):
+def test_a_run_resumed_without_its_replay_fills_it_again(ends, refused, tmp_path):
     options = ("--env-id", "fakes:Chain-v0", *CATCH[2:], "--set", "checkpoint_replay=false", "--quiet")
-    assert run(BASELINE, *options, "--stop-after", 720, "--runs-dir", tmp_path).returncode == 0
+    assert ends(BASELINE, *options, "--stop-after", 720, "--runs-dir", tmp_path)[0] == 0
     assert "replay" not in checkpoint_of(folder(tmp_path))
-    refused = run(BASELINE, *resuming(folder(tmp_path)), "--stop-after", 1420)
-    assert refused.returncode == 2
+    message = refused(BASELINE, *resuming(folder(tmp_path)), "--stop-after", 1420)
     for fact in ("at step 1,420", "--stop-after"):
-        assert fact in refused.stderr
-    resumed = run(BASELINE, *resuming(folder(tmp_path)), "--stop-after", 1450)
-    assert resumed.returncode == 0, resumed.stderr
-    assert "Resumed at step 720." in resumed.stdout
-    assert "Replay warm-up: 701 steps" in resumed.stdout
+        assert fact in message
+    code, output, errors = ends(BASELINE, *resuming(folder(tmp_path)), "--stop-after", 1450)
+    assert code == 0, errors
+    assert "Resumed at step 720." in output
+    assert "Replay warm-up: 701 steps" in output
     assert checkpoint_of(folder(tmp_path))["iteration"]["iteration"] == 20 + 1450 - 720 - 700
-
-
-@pytest.mark.parametrize("more", [(), pytest.param(("--parallel",), marks=pytest.mark.long)])
-def test_several_environments_of_pong_are_resumed_bit_for_bit(tmp_path, more):
-    script, options = Path("chapter09/04_wrappers.py"), (*PONG, "--envs", 2, *assignments("learn_every=10"), *more)
-    one, _ = run_in_parts(script, options, tmp_path / "one", [220])
-    two, _ = run_in_parts(script, options, tmp_path / "two", [150, 220])
-    assert differences(checkpoint_of(one), checkpoint_of(two)) == []
-    assert episodes_of(one) == episodes_of(two)
-    assert len(episodes_of(one)) > 1
 
 
 @pytest.mark.long

@@ -23,7 +23,7 @@ from lib.system import processes
 from oracles.fleet import Expected
 from running import gone
 
-pytestmark = pytest.mark.usefixtures("ray_workers_find_the_fakes", "warm_fork_server")
+pytestmark = pytest.mark.usefixtures("ray_workers_find_the_fakes")
 
 
 def weights_of(version):

@@ -10,7 +10,7 @@ import ptan
 import pytest
 import torch
 
-from fakes import Counting, Linear, Random, Slow, Unbuildable
+from fakes import Counting, Linear, Random, Unbuildable
 from lib.actors.fleet import Fleet
 from lib.actors.player import block_seed
 from lib.actors.players import Players
@@ -21,7 +21,7 @@ from lib.experience.source import ExperienceSourceFirstLast
 from lib.system.seeds import hashed_seed
 from oracles import parallel as oracle
 
-pytestmark = pytest.mark.usefixtures("ray_workers_find_the_fakes", "warm_fork_server")
+pytestmark = pytest.mark.usefixtures("ray_workers_find_the_fakes")
 
 
 def agent_for(size, epsilon=0.3):
@@ -143,7 +143,7 @@ def test_the_policy_lag_is_bounded_and_known(players_of):
 
 
 def test_a_slow_player_is_waited_for_and_the_learners_speed_excludes_that(players_of):
-    source = players_of([Slow(0.02)], rounds=4)
+    source = players_of([Counting(200, seconds=0.02)], rounds=4)
     stream = iter(source)
     states = [int(next(stream).state[0]) for _ in range(20)]
     source.metrics()

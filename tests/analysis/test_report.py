@@ -161,10 +161,10 @@ def test_the_page_is_written_to_the_folder_of_one_run_and_to_a_new_one_for_sever
 @pytest.mark.long
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
 def test_a_browser_shows_the_whole_page(page, tmp_path, width, dark):
-    seen = open_page(page, tmp_path / "seen.png", "--width", width, *(["--dark"] if dark else []))
+    seen = open_page(page, tmp_path / "seen.png", width, dark)
     assert seen["width"] <= seen["inner"] == width  # nothing is wider than the window
     assert [300 < shown < width for _, shown in seen["images"]] == [True] * 4
-    assert [after < 2 for _, after in seen["tables"]] == [True] * 2  # the last column can be scrolled into view
+    assert [hidden < 2 for hidden in seen["tables"]] == [True] * 2  # the last column can be scrolled into view
     assert seen["videos"] == [[512, None]] * 2
     assert "\nrun\tsteps\tepisodes\t" in seen["text"]["outcomes"]
     assert (seen["scripts"], seen["fetched"], seen["console"]) == (0, [], [])

@@ -1,10 +1,5 @@
 """Which measurements are made, kept and replaced."""
 
-import argparse
-import os
-import signal
-import subprocess
-import sys
 import threading
 
 import pandas as pd
@@ -22,7 +17,7 @@ HERE = Place("one", "1e234567")  # a key that is also a number
 def measured(kept, monkeypatch):
     """Function that runs an experiment of two variants, and returns the measurements that it makes."""
 
-    def measure(seeds, commit="one", steps=10, fails_at=None, in_rounds=False, again=False):
+    def measure(seeds, commit="one", steps=10, fails_at=None, again=False):
         made = []
 
         def call(job):
@@ -33,7 +28,7 @@ def measured(kept, monkeypatch):
 
         monkeypatch.setattr(results, "place", lambda device, threads: HERE._replace(commit=commit))
         variants = {name: f"{name} {steps}" for name in "ab"}
-        monkeypatch.setitem(EXPERIMENTS, "x", Experiment("about", variants, call, in_rounds=in_rounds))
+        monkeypatch.setitem(EXPERIMENTS, "x", Experiment("about", variants, call))
         try:
             bench.run("x", [], seeds, 0, again)
         except RuntimeError:
@@ -75,12 +70,6 @@ def test_a_measurement_does_not_go_on_with_other_settings(measured):
     assert measured([1, 2], steps=20, again=True) == [("a", 1), ("b", 1), ("b", 2), ("a", 2)]
 
 
-def test_a_round_of_speeds_that_was_left_incomplete_elsewhere_starts_again(measured):
-    assert measured([1, 2], in_rounds=True, fails_at=("a", 2)) == [("a", 1), ("b", 1), ("b", 2), "failed"]
-    assert measured([1, 2], in_rounds=True, commit="two") == [("b", 2), ("a", 2)]
-    assert len(results.rounds(results.runs("x"), "speed", "ab")) == 2
-
-
 def test_only_complete_rounds_of_one_commit_are_compared(kept):
     for variant, seed, commit in (("a", 1, "one"), ("b", 1, "one"), ("a", 2, "one"), ("b", 2, "two"), ("a", 3, "one")):
         kept("x", variant, seed, commit=commit, speed=seed + len(variant))
@@ -113,38 +102,3 @@ def test_what_is_written_is_read_unchanged(kept):
     assert (row["variant"], row["settings"], row["machine"]) == ("1e5", "--a, b", HERE.machine)
     assert (row["speed"], row["steps"], row["never"]) == (0.6667, 10**9, float("inf"))
     assert "no" not in row
-
-
-SCRIPT = """import time
-try:
-    print("started", flush=True)
-    time.sleep(60)
-except KeyboardInterrupt:
-    time.sleep(1)
-    print("saved", flush=True)
-"""
-BENCH = (
-    f"import subprocess, sys, bench\nlist(bench.in_parallel(1, subprocess.run, [[sys.executable, '-c', {SCRIPT!r}]]))"
-)
-
-
-@pytest.mark.slow
-def test_ctrl_c_lets_the_running_script_save():
-    process = subprocess.Popen(
-        [sys.executable, "-c", BENCH],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert process.stdout.readline() == "started\n"
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.communicate(timeout=30)[0] == "saved\n"
-
-
-def test_seeds_are_a_range():
-    assert (list(bench.seeds("4")), list(bench.seeds("101-103"))) == ([4], [101, 102, 103])
-    for text in ("103-101", "a-b", ""):
-        with pytest.raises(argparse.ArgumentTypeError, match="such as 101-110"):
-            bench.seeds(text)

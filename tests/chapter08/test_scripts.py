@@ -2,15 +2,12 @@
 
 import copy
 import dataclasses
-import functools
 import importlib.util
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from ignite.engine import Events
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fakes import Table
 from lib import common, dqn_model
@@ -20,7 +17,7 @@ from lib.hyperparameters import HYPERPARAMS
 from lib.nets import losses
 from lib.run import checkpoint
 from lib.run.arguments import RunOptions
-from running import PROJECT, assignments, folder, run
+from running import PROJECT, assignments, folder, result_of
 
 SCRIPTS = sorted((PROJECT / "chapter08").glob("0*.py"))
 
@@ -56,36 +53,26 @@ TARGET = [[50.0, 50.0], [10.0, 20.0], [70.0, 70.0]]
 BATCH = ([0, 1], [0, 1], [2.0, -1.0], [1, 2], [0.125, 0.0])
 
 
-def gradients(loss, *networks):
-    loss.backward()
-    return [network.rows.grad for network in networks]
-
-
 @pytest.mark.parametrize("script", [("03_dqn_double",), ("07_pong_in_minutes", "chapter09")])
 def test_the_double_loss_by_hand(script):
     net, target = Table(NET), Table(TARGET)
     loss = load(*script).calc_loss(batch_of(*BATCH), net, target)
     first, second = 1.0 - (2.0 + 0.125 * 10.0), 2.0 - (-1.0)
     assert loss.item() == pytest.approx((first**2 + second**2) / 2)
-    net_gradient, target_gradient = gradients(loss, net, target)
-    assert torch.allclose(net_gradient, torch.tensor([[first, 0.0], [0.0, second], [0.0, 0.0]]))
-    assert target_gradient is None
+    loss.backward()
+    assert torch.allclose(net.rows.grad, torch.tensor([[first, 0.0], [0.0, second], [0.0, 0.0]]))
+    assert target.rows.grad is None
 
 
-def test_the_double_script_without_double_has_the_loss_of_dqn():
-    net, target = Table(NET), Table(TARGET)
-    loss = load("03_dqn_double").calc_loss(batch_of(*BATCH), net, target, double=False)
-    assert loss.item() == pytest.approx(((1.0 - (2.0 + 0.125 * 20.0)) ** 2 + 9.0) / 2)
-
-
-def test_the_errors_of_dqn_by_hand():
-    net, target = Table(NET), Table(TARGET)
-    errors = common.td_errors(batch_of(*BATCH), net, target)
-    assert errors.tolist() == pytest.approx([1.0 - (2.0 + 0.125 * 20.0), 2.0 - (-1.0)])
-    batch = batch_of(*BATCH)
+def test_the_loss_of_dqn_by_hand():
+    net, target, batch = Table(NET), Table(TARGET), batch_of(*BATCH)
+    expected = [1.0 - (2.0 + 0.125 * 20.0), 2.0 - (-1.0)]
+    assert common.td_errors(batch, net, target).tolist() == pytest.approx(expected)
+    loss = load("03_dqn_double").calc_loss(batch, net, target, double=False)
+    assert loss.item() == pytest.approx(sum(error**2 for error in expected) / 2)
     batch.states, batch.next_states = batch.states[..., None], batch.next_states[..., None]  # frames last, as sampled
-    loss = common.calc_loss_dqn(batch, net, target, gamma=0.7)  # gamma is not used, because a Batch has discounts
-    assert loss.item() == pytest.approx(errors.square().mean().item())
+    # gamma is not used, because a Batch has discounts
+    assert common.calc_loss_dqn(batch, net, target, gamma=0.7).item() == pytest.approx(loss.item())
 
 
 def random_batch(size=16):
@@ -124,6 +111,8 @@ def test_rainbow_with_one_part_equals_that_extension(networks):
     loss, divergences = rainbow.calc_loss(batch, net, target, double=False)
     assert torch.allclose(loss, (batch.weights * divergences).mean())
     assert torch.allclose(divergences.mean(), load("07_dqn_distrib").calc_loss(batch, net, target))
+    loss.backward()
+    assert all(parameter.grad is None for parameter in target.parameters())
 
 
 def test_in_rainbow_the_online_network_selects_the_action_and_the_target_network_gives_the_distribution(networks):
@@ -197,24 +186,22 @@ def test_with_several_environments_target_copies_and_epsilon_count_agent_steps(m
     assert saved["epsilon"].selector.epsilon == pytest.approx(1.0 - 16 / 100_000)
 
 
-@pytest.mark.parametrize("script", [SCRIPTS[0], SCRIPTS[2], SCRIPTS[4], SCRIPTS[-1]], ids=lambda path: path.stem)
-def test_every_script_uses_the_huber_loss_if_params_ask_for_it(monkeypatch, script):
+def test_every_script_uses_the_huber_loss_if_params_ask_for_it(monkeypatch):
     calls, td_losses = [], losses.td_losses
     monkeypatch.setattr(losses, "td_losses", lambda errors, huber: calls.append(huber) or td_losses(errors, huber))
-    for huber in (True, False):
-        train_briefly(monkeypatch, load(script.stem), 1, huber, without=["distributional"])
-    assert calls == [True, False]
+    for script in (SCRIPTS[0], SCRIPTS[2], SCRIPTS[4], SCRIPTS[-1]):
+        train_briefly(monkeypatch, load(script.stem), 1, huber=True, without=["distributional"])
+    assert calls == [True] * 4
 
 
-@pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
-def test_transitions_with_a_weight_of_zero_do_not_change_the_network(monkeypatch, name):
+def test_transitions_with_a_weight_of_zero_do_not_change_the_network(monkeypatch):
     sample = PrioritisedRing.sample
     monkeypatch.setattr(
         PrioritisedRing,
         "sample",
         lambda ring, size: dataclasses.replace(sample(ring, size), weights=torch.zeros(size)),
     )
-    saved = train_briefly(monkeypatch, load(name), 3)
+    saved = train_briefly(monkeypatch, load("05_dqn_prio_replay"), 3)
     assert same(saved["before"], saved["after"][-1])
 
 
@@ -222,33 +209,26 @@ def test_transitions_with_a_weight_of_zero_do_not_change_the_network(monkeypatch
     ("name", "module", "function"), [("05_dqn_prio_replay", common, "td_errors"), ("08_dqn_rainbow", None, "calc_loss")]
 )
 def test_priorities_are_the_errors_of_the_same_batch(monkeypatch, name, module, function):
-    script, expected, sampled, updated = load(name), [], [], []
-    update, sample = PrioritisedRing.update_priorities, PrioritisedRing.sample
-    module = module or script
-    calculate = getattr(module, function)
+    script, sampled, updated, expected = load(name), [], [], []
 
-    def record_sample(ring, size):
-        batch = sample(ring, size)
-        sampled.append(batch.indices.tolist())
-        return batch
+    def record(owner, function, note):
+        original = getattr(owner, function)
 
-    def record_update(ring, indices, new):
-        updated.append((indices.tolist(), new.detach()))
-        update(ring, indices, new)
+        def call(*args):
+            result = original(*args)
+            note(args, result)
+            return result
 
-    def record_errors(*args):
-        result = calculate(*args)
-        expected.append((result if function == "td_errors" else result[1]).abs())
-        return result
+        monkeypatch.setattr(owner, function, call)
 
-    monkeypatch.setattr(PrioritisedRing, "sample", record_sample)
-    monkeypatch.setattr(PrioritisedRing, "update_priorities", record_update)
-    monkeypatch.setattr(module, function, record_errors)
+    record(PrioritisedRing, "sample", lambda _, batch: sampled.append(batch.indices.tolist()))
+    record(PrioritisedRing, "update_priorities", lambda args, _: updated.append((args[1].tolist(), args[2].detach())))
+    record(module or script, function, lambda _, result: expected.append(result if module else result[1]))
     train_briefly(monkeypatch, script, 3)
     assert sampled == [indices for indices, _ in updated]
     for (_, new), errors in zip(updated, expected, strict=True):
         assert new.std() > 0.0
-        assert torch.allclose(new, errors + 1e-5)
+        assert torch.allclose(new, errors.abs() + 1e-5)
 
 
 @pytest.mark.parametrize("part", [None, *PARTS])
@@ -268,112 +248,49 @@ def test_rainbow_without_a_part_has_all_others(monkeypatch, part):
     } == {each: each != part for each in PARTS}
 
 
-def test_the_range_of_rainbows_returns_can_be_given(monkeypatch):
-    for v_max, expected in ((None, 10.0), (3.0, 3.0)):
-        saved = train_briefly(monkeypatch, load("08_dqn_rainbow"), 1, v_max=v_max)
-        assert torch.equal(saved["net"].support, torch.linspace(-expected, expected, 51))
-
-
 def test_the_scripts_make_dueling_networks_and_the_given_kind_of_noise(monkeypatch):
     assert train_briefly(monkeypatch, load("06_dqn_dueling"), 1)["net"].value is not None
     for noise in ("factorised", "per-state", "independent"):
         assert train_briefly(monkeypatch, load("04_dqn_noisy_net"), 1, noise=noise)["net"].advantage[0].noise == noise
 
 
-def test_rainbows_sigma_can_be_given_and_has_a_tenth_of_the_learning_rate(monkeypatch):
-    saved = train_briefly(monkeypatch, load("08_dqn_rainbow"), 1, sigma=0.2)
+def test_rainbows_range_of_returns_and_sigma_can_be_given(monkeypatch):
+    saved = train_briefly(monkeypatch, load("08_dqn_rainbow"), 1, sigma=0.2, v_max=3.0)
     sigmas = saved["before"]["advantage.0.weight_sigma"]
     assert torch.allclose(sigmas, torch.tensor(0.2 / sigmas.shape[1] ** 0.5))
     assert [group["lr"] for group in saved["optimizer"].param_groups] == pytest.approx([0.001, 0.0001])
-    saved = train_briefly(monkeypatch, load("08_dqn_rainbow"), 1, without=["noisy"])
-    assert [group["lr"] for group in saved["optimizer"].param_groups] == [0.001]
-
-
-@pytest.mark.parametrize("double", [True, False])
-def test_rainbows_target_has_no_gradient(networks, double):
-    net, target = networks(support=(-2.0, 2.0, 5))
-    loss, _ = load("08_dqn_rainbow").calc_loss(random_batch(), net, target, double)
-    loss.backward()
-    assert all(parameter.grad is None for parameter in target.parameters())
-
-
-def test_states_after_a_termination_do_not_matter(networks):
-    net, target = networks(support=(-2.0, 2.0, 5))
-    batch, rainbow = random_batch(), load("08_dqn_rainbow")
-    batch.discounts = torch.zeros(len(batch))
-    _, expected = rainbow.calc_loss(batch, net, target, double=True)
-    batch.next_states = 100.0 * torch.rand_like(batch.next_states)
-    assert torch.allclose(rainbow.calc_loss(batch, net, target, double=True)[1], expected, atol=1e-5)
+    assert torch.equal(saved["net"].support, torch.linspace(-3.0, 3.0, 51))
 
 
 FIELDS = ("replay_initial=100", "replay_size=1000", "epsilon_frames=400", "learning_rate=0.003", "target_net_sync=25")
 CHAIN = ["--env-id", "fakes:Chain-v0", "--quiet", *assignments(*FIELDS)]
 LEARN = ["--set", "stop_reward=0.9", "--stop-after", "8000"]
-RUNS = {
-    **{script.stem: (script, LEARN) for script in SCRIPTS},
-    "without-all": (SCRIPTS[-1], [*(word for part in PARTS for word in ("--without", part)), *LEARN]),
-    "noisy": (SCRIPTS[3], ["--stop-after", "320"]),  # metrics are logged every 100 iterations
-}
-
-
-# Left to `make test-long`: Rainbow combines these ideas and solves the chain in `make test`.
-LONG = [*(script.stem for script in SCRIPTS[1:-1]), "without-all"]
-
-
-@pytest.fixture(scope="module")
-def chain(tmp_path_factory):
-    """Function that runs one of RUNS on fakes.Chain, once, and returns (process, run folders).
-
-    On the chain, random play succeeds in one of eight episodes.
-    """
-
-    @functools.cache
-    def learn(name):
-        script, options = RUNS[name]
-        runs_dir = tmp_path_factory.mktemp(name)
-        process = run(script.relative_to(PROJECT), *CHAIN, *options, "--runs-dir", runs_dir)
-        return process, [path.parent for path in runs_dir.glob("*/result.json")]
-
-    return learn
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in RUNS])
-def test_every_extension_solves_the_chain(chain, name):
-    process, paths = chain(name)
-    assert process.returncode == 0, process.stderr
-    stopped = [json.loads((path / "result.json").read_text())["stopped"] for path in paths]
-    assert stopped == ["solved" if RUNS[name][1][-2:] == LEARN[-2:] else "step limit"]
+@pytest.mark.parametrize(
+    ("script", "options"),
+    [  # Rainbow combines the ideas of 02 to 07.
+        (SCRIPTS[0], []),
+        (SCRIPTS[-1], []),
+        *(pytest.param(script, [], marks=pytest.mark.long) for script in SCRIPTS[1:-1]),
+        pytest.param(SCRIPTS[-1], [w for part in PARTS for w in ("--without", part)], marks=pytest.mark.long),
+    ],
+    ids=lambda value: value.stem if isinstance(value, Path) else f"without-{len(value)}",
+)
+def test_every_extension_solves_the_chain(ends, tmp_path, script, options):
+    """On fakes.Chain, random play succeeds in one of eight episodes."""
+    code, _, errors = ends(script.relative_to(PROJECT), *CHAIN, *options, *LEARN, "--runs-dir", tmp_path)
+    assert code == 0, errors
+    assert result_of(folder(tmp_path))["stopped"] == "solved"
 
 
 @pytest.mark.slow
-def test_the_signal_to_noise_ratio_of_each_noisy_layer_is_logged(chain):
-    [path] = chain("noisy")[1]
-    accumulator = EventAccumulator(str(path))
-    accumulator.Reload()
-    tags = set(accumulator.Tags()["scalars"])
-    assert {"train/snr_1", "train/snr_2"} <= tags
-    assert "train/epsilon" not in tags  # there is no other exploration than noise
-    fields = json.loads((path / "params.json").read_text())["hyperparameters"]
-    assert fields["epsilon_start"] == fields["epsilon_final"] == 0.0
-    assert accumulator.Scalars("train/snr_1")[0].value == pytest.approx(2 / 3**0.5, rel=0.2)  # the initial ratio
-
-
-@pytest.mark.slow
-def test_beta_is_logged_and_rises(chain):
-    [path] = chain("08_dqn_rainbow")[1]
-    accumulator = EventAccumulator(str(path))
-    accumulator.Reload()
-    betas = [scalar.value for scalar in accumulator.Scalars("train/beta")]
-    assert 0.4 < betas[0] < betas[-1] < 0.5
-
-
-@pytest.mark.slow
-def test_the_fast_rainbow_uses_the_small_network_and_normalises_by_the_first_batch(tmp_path):
+def test_the_fast_rainbow_uses_the_small_network_and_normalises_by_the_first_batch(ends, tmp_path):
     fields = assignments("replay_initial=80", "replay_size=400", "batch_size=4")
     options = ("--fast", "--envs", 4, "--v-max", 2, "--quiet", *fields, "--stop-after", 120, "--runs-dir", tmp_path)
-    process = run(Path("chapter08/08_dqn_rainbow.py"), *options)
-    assert process.returncode == 0, process.stderr
+    code, _, errors = ends(Path("chapter08/08_dqn_rainbow.py"), *options)
+    assert code == 0, errors
     content = checkpoint.newest(folder(tmp_path) / "checkpoints")
     for net in (content["net"], content["target"]):
         assert net["conv.first.weight"].shape == (16, 4, 8, 8)
@@ -385,7 +302,6 @@ def test_the_fast_rainbow_uses_the_small_network_and_normalises_by_the_first_bat
     ("script", "options", "message"),
     [
         ("07_dqn_distrib", ["--atoms", "1"], "atoms is 1; it has to be between 2 and 500"),
-        ("07_dqn_distrib", ["--v-min", "3", "--v-max", "2"], "v_min is 3 and v_max 2; v_min has to be below v_max"),
         ("08_dqn_rainbow", ["--sigma", "0"], "argument --sigma: '0' is not a finite number, above 0"),
     ],
 )

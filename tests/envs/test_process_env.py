@@ -15,8 +15,6 @@ from lib.errors import EnvironmentFailed, Fault
 from lib.experience.stream import Stream
 from running import first_line, gone, start_program
 
-pytestmark = pytest.mark.usefixtures("warm_fork_server")
-
 
 @pytest.fixture
 def make():
@@ -92,14 +90,14 @@ def test_an_error_of_an_environment_arrives(make, how, kind, facts):
 
 
 def test_each_environment_is_constructed_once_and_one_more_is_asked_for_the_spaces(make):
-    before = fakes.Constructed.made
-    vector_env.make_vector_env("fakes:Constructed-v0", 3)
-    assert fakes.Constructed.made == before + 3
-    envs = make("fakes:Constructed-v0", 3)
-    assert fakes.Constructed.made == before + 4
+    before = fakes.Counting.made
+    vector_env.make_vector_env("fakes:Counting-v0", 3)
+    assert fakes.Counting.made == before + 3
+    envs = make("fakes:Counting-v0", 3)
+    assert fakes.Counting.made == before + 4
     assert envs.unwrapped.call("made") == (1, 1, 1)
-    make_env("fakes:Constructed-v0")
-    assert fakes.Constructed.made == before + 5
+    make_env("fakes:Counting-v0")
+    assert fakes.Counting.made == before + 5
 
 
 HOLDER = """

@@ -44,7 +44,6 @@ def allowed_actions(envs, states, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_fork_server")
 @pytest.mark.parametrize(
     ("make", "env_id", "steps"),
     [

@@ -71,7 +71,6 @@ def content(item):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_fork_server")
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_resumed_source_equals_the_uninterrupted_one(kind, monkeypatch):
     make, reseed_every, count = SOURCES[kind]

@@ -20,8 +20,6 @@ from lib.ppo.segments import Segments
 from lib.ppo.segments import run as run_ppo
 from ppo_setup import trainer_of
 
-pytestmark = pytest.mark.usefixtures("warm_fork_server")
-
 
 def learner_of(acting, **options):
     torch.manual_seed(0)

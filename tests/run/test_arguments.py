@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import pickle
-from pathlib import Path
 
 import pytest
 
@@ -70,21 +69,16 @@ def test_a_script_has_the_books_hyperparameters_and_its_options_as_attributes():
     ("argv", "message"),
     [
         (["--set", "batchsize=3"], "--set takes FIELD=VALUE, not 'batchsize=3'; did you mean batch_size=...?"),
-        (["--set", "gamma"], "--set takes FIELD=VALUE, not 'gamma'"),
         (["--set", "batch_size=3.5"], "batch_size is 3.5; it has to be a whole number, at least 1 (see --set help)"),
         (["--set", "env_name=Acrobot-v1"], "would keep the goal and the name of another game; use --env-id"),
         (["--game", "chess"], "unknown game 'chess'; choose one of pong, breakout-small, breakout, invaders"),
-        (["--game", "own"], "unknown game 'own'; choose one of pong"),
         (["--env-id", ""], "run_name is ''; it has to be 1 to 60 letters"),
         (["--env-arg", "size=3"], "--env-arg needs --env-id"),
         (["--env-id", "Maze-v0", "--env-arg", "size"], "--env-arg takes NAME=VALUE, not 'size'"),
         (["--env-id", "Maze-v0(size"], "'Maze-v0(size' is no id; with arguments, it is written as Name-v0(size=9)"),
         (["--device", "abacus"], "finds no device 'abacus' on this machine; use one of cpu"),
         (["--stop-after", "10000"], "within the warm-up of 10000 steps"),
-        (["--stop-after", "0"], "argument --stop-after: '0' is not a whole number, at least 1"),
         (["--seed", "5000000000"], "'5000000000' is not a whole number, at least 0 and at most 2147483647"),
-        (["--resume", "no-such-run"], "no run folder 'no-such-run'"),
-        (["--resume", str(Path(__file__).parent)], "not a run: it has no params.json"),
         (["--gam", "pong"], "unrecognized arguments: --gam pong"),
     ],
 )
@@ -152,10 +146,8 @@ def test_a_config_sets_hyperparameters_and_options_and_the_command_line_wins(con
     ("content", "message"),
     [
         ('{"gama": 0.9, "envs": 2}', "gama is unknown; the names are env_name, "),
-        ('{"batch_size": "many"}', "batch_size is 'many'; it has to be a whole number"),
         ('{"envs": 0}', "argument --envs: '0' is not a whole number, at least 1"),
         ("[1]", "cannot be read: it holds a list, not an object"),
-        ("{", "cannot be read: "),
     ],
 )
 def test_a_config_with_unknown_or_wrong_entries_is_refused(tmp_path, content, message):
@@ -203,8 +195,6 @@ def test_a_resume_takes_all_settings_from_the_run_and_accepts_equal_ones(run):
     ("argv", "message"),
     [
         (["--set", "batch_size=16"], "batch_size is 8, not 16"),
-        (["--seed", "8"], "seed is 7, not 8"),
-        (["--game", "breakout"], "game is 'pong', not 'breakout'"),
         (["--envs", "3"], "envs is 4, not 3"),  # the default, but given explicitly
         (["--without", "double"], r"without is \['noisy'\], not \['double'\]"),
         (["--config", str(TUNED)], "replay_initial is 10000, not 5000; .*huber is False, not True"),
@@ -246,7 +236,6 @@ def test_a_resume_rejects_a_run_of_another_script_or_version(run):
         ([], ""),
         (["--envs", 5, "--fast", "--without", "noisy", "--without", "double"], "-envs=5-without=noisy+double-fast"),
         (["--set", "learning_rate=0.0003", "--set", "huber=true", "--seed", 7], "-learning_rate=0.0003-huber-seed7"),
-        (["--set", "run_name=b", "--set", "milestone=none"], "-milestone=None"),
         (["--config", TUNED, "--set", "gamma=0.9"], "-pong-cpu-gamma=0.9"),
         (["--address", "10.0.0.1:6379/x", "--async-envs"], ""),
     ],

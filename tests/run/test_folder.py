@@ -1,11 +1,9 @@
 """Run folders: names, JSON files, files that grow, how runs are found, and the commit."""
 
-import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -39,15 +37,6 @@ def test_folder_names_are_numbered_if_they_repeat(tmp_path):
     assert second == f"{first}-2" or second[15] != first[15]  # the minute may have changed in between
 
 
-def test_params_json_has_the_settings_and_the_session(tmp_path):
-    content = json.loads((new_run(tmp_path, seed=9, knobs={"envs": 3}).path / "params.json").read_text())
-    assert content["hyperparameters"]["replay_size"] == 100_000
-    assert (content["script"], content["seed"], content["knobs"]) == ("01_baseline", 9, {"envs": 3})
-    [session] = content["sessions"]
-    assert session["versions"]["ptan"] == "0.8.1"
-    assert session["argv"] == sys.argv
-
-
 def test_a_resumed_run_adds_its_session_and_logs_a_changed_commit(tmp_path, monkeypatch, caplog):
     run = new_run(tmp_path)
     for name in (".result.json.123.tmp", "checkpoints/.step-000000009.pt.123.tmp"):
@@ -59,17 +48,10 @@ def test_a_resumed_run_adds_its_session_and_logs_a_changed_commit(tmp_path, monk
         again.add_session(torch.device("cpu"))
         again.close()
     assert "its commit was" in caplog.text
-    assert len(read_params(run.path)["sessions"]) == 3
+    sessions = read_params(run.path)["sessions"]
+    assert len(sessions) == 3
+    assert sessions[0]["versions"]["ptan"] == "0.8.1"
     assert not list(run.path.rglob(".*.tmp"))
-
-
-def test_a_published_model_cannot_be_resumed_and_stays_as_it_is(tmp_path):
-    model = new_run(tmp_path)
-    (model.path / "lock").unlink()
-    (model.checkpoints / "best-000000007.pt").touch()
-    with pytest.raises(UsageError, match="like a published model, so it cannot be resumed"):
-        resumed(model)
-    assert not (model.path / "lock").exists()
 
 
 def test_a_run_of_another_format_is_refused(tmp_path):
@@ -107,11 +89,6 @@ def test_a_run_is_found_by_its_name_or_path_and_a_model_from_any_folder(tmp_path
     (runs_dir / "0/params.json").write_text("{}")
     os.utime(runs_dir / "a/params.json", (1, 1))
     assert find("last", runs_dir) == runs_dir / "0"
-
-
-def test_a_module_that_only_the_run_names_is_quoted_because_a_stranger_may_have_chosen_it(tmp_path):
-    with pytest.raises(UsageError, match=r"add --env-id 'x; touch y:Game-v0'$"):
-        trusted_id(tmp_path, "x; touch y:Game-v0", None)
 
 
 def test_a_run_keeps_the_arguments_of_its_environment(tmp_path):

@@ -35,25 +35,19 @@ def test_each_state_is_shown_beside_the_distributions_of_its_actions():
 
 def test_all_figures_show_the_same_states_also_in_a_resumed_run():
     net, ring = dqn_model.DQN((3,), 4, support=SUPPORT), Ring(50, 1, (3,), 1, dtype=np.float32)
-
-    def add(numbers):
-        for number in numbers:
-            ring.add(eventless(np.full((1, 3), number, np.float32)))
-
-    figures = ReturnDistributionFigure(net, ring)
+    figures, resumed = ReturnDistributionFigure(net, ring), ReturnDistributionFigure(net, ring)
     assert figures.state_dict() == {"states": None}
-    add(range(31))
+    for number in range(31):
+        ring.add(eventless(np.full((1, 3), number, np.float32)))
     figure = figures()
     images = [figure.axes[row * 5].images[0].get_array() for row in range(figures.STATES)]
     assert [image[0, 0] for image in images] == [0.0, 9.0, 19.0, 29.0]
     saved = figures.state_dict()
-    add(range(100, 150))
-    figures()
-    assert torch.equal(figures.states, saved["states"])
-    resumed = ReturnDistributionFigure(net, ring)
     resumed.load_state_dict(saved)
-    resumed()
-    assert torch.equal(resumed.states, saved["states"])
+    ring.add(eventless(np.full((1, 3), 100, np.float32)))
+    for each in (figures, resumed):
+        each()
+        assert torch.equal(each.states, saved["states"])
 
 
 @pytest.mark.parametrize(("best", "warned"), [(4, True), (2, False)])

@@ -28,7 +28,7 @@ from lib.run.episode_player import EpisodeResult
 from lib.run.evaluation import summary
 from lib.run.folder import RunFolder, in_use
 from lib.run.setup import setup_ignite
-from lib.system import clock, memory
+from lib.system import clock
 from running import contents, folder, full_disk, result_of
 from sources import Alternating
 
@@ -66,14 +66,6 @@ def train(tmp_path, *args, **options):
 
 def saved_step(run):
     return checkpoint.newest(run.checkpoints)["source"]["steps_done"]
-
-
-def test_free_memory_is_returned_every_twenty_iterations(tmp_path, monkeypatch):
-    trimmed_at = []
-    monkeypatch.setattr(memory.Trimmer, "__call__", lambda self: trimmed_at.append(own.source.steps_done))
-    own = set_up(tmp_path, stop_after=50)
-    own.engine.run(own.batches)
-    assert trimmed_at == [22, 42]
 
 
 def test_the_learning_rates_of_all_groups_fall_linearly_to_the_final_one(tmp_path):
@@ -186,14 +178,13 @@ def test_a_run_cannot_be_resumed_during_its_final_evaluation(tmp_path, monkeypat
     assert asked == [1]  # in its own process: a child would import a program without cli.main
 
 
-@pytest.mark.parametrize("error", [UsageError("only one game can be open"), ValueError("broke")])
-def test_an_evaluation_that_fails_does_not_end_a_run(tmp_path, monkeypatch, caplog, error):
+def test_an_evaluation_that_fails_does_not_end_a_run(tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO", "lib")
-    monkeypatch.setattr("lib.run.evaluation.evaluate", Mock(side_effect=error))
+    monkeypatch.setattr("lib.run.evaluation.evaluate", Mock(side_effect=ValueError("broke")))
     own = solved(tmp_path)
     assert own.engine.state.stopped == result_of(own.run.path)["stopped"] == "solved"
     assert "; the run is saved." in caplog.text
-    assert str(error) in caplog.text
+    assert "broke" in caplog.text
     assert "watch it play" in caplog.text
 
 
@@ -295,17 +286,11 @@ def test_a_run_that_is_refused_before_its_first_step_leaves_no_folder(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_plain_sources_and_buffers_of_ptan_run_until_the_game_is_solved(tmp_path):
+def test_a_plain_source_of_ptan_cannot_be_saved(tmp_path):
     source = ptan.experience.ExperienceSourceFirstLast(Counting(length=5), Alternating(), gamma=0.9)
     buffer = ptan.experience.ExperienceReplayBuffer(source, buffer_size=50)
-    engine = Engine(lambda engine, batch: {"loss": 1.0, "epsilon": 0.5})
-    args, params = RunOptions(runs_dir=tmp_path), dataclasses.replace(SMALL, **GOAL)
-    common.setup_ignite(engine, params, source, "book", args=args)
-    state = engine.run(common.batch_generator(buffer, 10, 4))
-    assert state.stopped == "solved"  # type: ignore[attr-defined]
-    assert state.metrics["avg_steps"] == pytest.approx(5.0)
     engine = Engine(lambda engine, batch: {"loss": 1.0})
-    common.setup_ignite(engine, SMALL, source, "book", args=args, save={"net": Linear(1)})
+    common.setup_ignite(engine, SMALL, source, "book", args=RunOptions(runs_dir=tmp_path), save={"net": Linear(1)})
     with pytest.raises(NotImplementedError, match="a plain PTAN source cannot be saved in a checkpoint"):
         engine.run(common.batch_generator(buffer, 10, 4))
 

@@ -77,20 +77,10 @@ def test_the_parts_are_those_of_training_and_add_up(monkeypatch):
     assert re.search(r"^rest ", speed.table(), re.M)
 
 
-SEGMENTS: list[Any] = [np.zeros(20), np.zeros(12)]
-
-
-@pytest.mark.parametrize(
-    "batch",
-    [
-        ["s"] * 32,
-        (["s"] * 32, [1, 2], [0.5, 0.5]),
-        (torch.zeros(32, 4), torch.zeros(32)),
-        SEGMENTS,
-    ],
-    ids=["book", "prioritised", "arrays", "segments"],
-)
-def test_the_replay_ratio_counts_the_transitions_of_each_kind_of_batch(monkeypatch, batch):
-    clocked = Clocked(monkeypatch, lambda clocked: clocked.advance(1.0), batch=batch)
-    clocked.run(100)
-    assert clocked.engine.state.metrics["replay_ratio"] == pytest.approx(32.0)
+def test_the_replay_ratio_counts_the_transitions_of_each_kind_of_batch(monkeypatch):
+    segments: list[Any] = [np.zeros(20), np.zeros(12)]
+    arrays, prioritised = (torch.zeros(32, 4), torch.zeros(32)), (["s"] * 32, [1, 2], [0.5, 0.5])
+    for batch in (["s"] * 32, prioritised, arrays, segments):
+        clocked = Clocked(monkeypatch, lambda clocked: clocked.advance(1.0), batch=batch)
+        clocked.run(100)
+        assert clocked.engine.state.metrics["replay_ratio"] == pytest.approx(32.0)

@@ -29,18 +29,10 @@ from lib.run.episodes import remove_videos
 from lib.run.videos import EpisodeReplayer, Video
 from running import BASELINE, CATCH, full_disk
 
-CODED, SHORT = "fakes:Coded-v0", "fakes:ShortPong-v0"
+CODED = "fakes:Coded-v0"
 
 
 # Files
-
-
-@pytest.mark.parametrize(
-    ("frame", "enlarged"),
-    [((84, 84), (336, 336)), ((16, 800), (32, 1600)), ((1, 2001), (2, 4002)), ((9, 9), (576, 576))],
-)
-def test_small_frames_are_enlarged_but_a_strip_only_to_the_width_of_a_screen(frame, enlarged):
-    assert videos.enlarge(np.zeros((*frame, 3), np.uint8)).shape == (*enlarged, 3)
 
 
 GREY = np.full((4, 6), 200, np.uint8)
@@ -100,31 +92,22 @@ def test_an_incomplete_video_is_not_kept(tmp_path):
 # Replays
 
 
-def build_agent(n_actions):
-    torch.manual_seed(7)
-    model = Linear(4 * 84 * 84)
-    model.layer = torch.nn.Linear(4 * 84 * 84, n_actions)
-    return ptan.agent.DQNAgent(model, ptan.actions.EpsilonGreedyActionSelector(0.9))
+def build_agent():
+    return ptan.agent.DQNAgent(Linear(4 * 84 * 84), ptan.actions.EpsilonGreedyActionSelector(0.9))
 
 
-def build_model(space, n_actions):
-    torch.manual_seed(3)
-    return FastModel(space, n_actions)
+def single_source():
+    envs = [make_env(CODED, tweaked=True) for _ in range(4)]
+    return ExperienceSourceFirstLast(envs, build_agent(), gamma=0.9, seed=5)
 
 
-def single_source(env_id, num_envs):
-    envs = [make_env(env_id, tweaked=True) for _ in range(num_envs)]
-    return ExperienceSourceFirstLast(envs, build_agent(int(envs[0].action_space.n)), gamma=0.9, seed=5)
+def stream_source():
+    return ExperienceStream(vector_env.make_vector_env(CODED, 4), build_agent(), seed=5)
 
 
-def stream_source(env_id, num_envs):
-    envs = vector_env.make_vector_env(env_id, num_envs)
-    return ExperienceStream(envs, build_agent(int(envs.single_action_space.n)), seed=5)
-
-
-def segment_source(env_id, num_envs):
-    acting = ActorSettings(env_id, envs=num_envs, actors=2, rollout=16, seed=5)
-    model = build_model(acting.env.single_observation_space, acting.env.single_action_space)
+def segment_source():
+    acting = ActorSettings(CODED, envs=4, actors=2, rollout=16, seed=5)
+    model = FastModel(acting.env.single_observation_space, acting.env.single_action_space)
     optimizer = torch.optim.Adam(model.parameters())
     settings = FastSettings(minibatch=32, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.01)
     return Segments(acting, PPOLearner(FastTrainer(model, optimizer, settings)))
@@ -140,25 +123,20 @@ def newest_frames(item):
     return rollout.states[..., -1].numpy().copy()
 
 
-def frames_of(source):
-    """Yield the frames of all items of a source."""
-    for item in source:
-        yield newest_frames(item)
-
-
-def play(build, env_id, num_envs, count):
+def play(build, count):
     """Play `count` items, half of them with a second source that is restored from the first one's state.
 
     Return their frames and the episodes.
     """
-    first, second = build(env_id, num_envs), build(env_id, num_envs)
+    torch.manual_seed(3)
+    first, second = build(), build()
     items, episodes = [], []
     for source in (first, second):
         source.traces = True
         if source is second:
             source.load_state_dict(first.state_dict())
-        for _, item in zip(range(count // 2), frames_of(source), strict=False):
-            items.append(item)
+        for _, item in zip(range(count // 2), source, strict=False):
+            items.append(newest_frames(item))
             episodes += source.pop_episodes()
     first.close()
     second.close()
@@ -172,7 +150,7 @@ def play(build, env_id, num_envs, count):
 )
 def test_a_replay_shows_exactly_the_states_of_the_episode(monkeypatch, build, count):
     monkeypatch.setattr(Stream, "RESEED_EVERY", 90)  # a seeded reset in the middle of a rollout
-    items, episodes = play(build, CODED, 4, count)
+    items, episodes = play(build, count)
     # In CODED the first four pixels identify the episode (two numbers), the step, and all earlier actions.
     acted_in = [tuple(code) for frames in items for code in frames[:, :, 0, :4].reshape(-1, 4).tolist()]
     assert len(episodes) > 20
@@ -193,28 +171,6 @@ def test_a_replay_shows_exactly_the_states_of_the_episode(monkeypatch, build, co
         assert [step for _, _, step, _ in shown] == list(range(episode.length + 1))
         replays[shown[0][:2]] += 1
     assert set(replays.values()) == {1}  # no episode was replayed in place of another
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("build", "count"), [(stream_source, 220), (segment_source, 14)])
-def test_a_native_game_is_replayed_with_its_number_of_no_ops(build, count):
-    _, episodes = play(build, SHORT, 2, count)
-    assert len({episode.trace().no_ops for episode in episodes}) > 2
-    assert min(episode.total for episode in episodes) < 0
-    replayer = EpisodeReplayer(SHORT)
-    for episode in episodes:
-        screens = []
-        assert replayer.play(episode, episode.trace(), screens.append) == (episode.total, 100, True)
-        assert len(screens) == 101
-        assert not np.array_equal(screens[50][..., 0], screens[50][..., 2])  # the frames are in colour
-
-
-@pytest.mark.slow
-def test_a_game_that_presses_keys_at_its_start_is_replayed():
-    _, episodes = play(stream_source, "fakes:ShortAirRaid-v0", 2, 120)
-    assert min(episode.trace().no_ops for episode in episodes) >= 8
-    replayer = EpisodeReplayer("fakes:ShortAirRaid-v0")
-    assert [replayer.play(episode, episode.trace(), len).matches for episode in episodes] == [True] * 2
 
 
 # The recorder

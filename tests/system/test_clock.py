@@ -17,13 +17,6 @@ def test_the_process_started_when_the_system_says():
     assert clock.since_process_start() == pytest.approx(time.time() - psutil.Process().create_time(), abs=1.0)
 
 
-def test_setting_the_clock_of_the_day_changes_no_duration(monkeypatch):
-    before, now = clock.since_process_start(), time.time
-    clock._process_start.cache_clear()
-    monkeypatch.setattr(time, "time", lambda: now() + 2 * 86_400)
-    assert clock.since_process_start() == pytest.approx(before, abs=1.0)
-
-
 def test_without_proc_the_import_counts_as_the_start(monkeypatch, tmp_path):
     monkeypatch.setattr(clock, "STAT", tmp_path / "missing")
     assert 0.0 < clock.since_process_start() <= time.monotonic() - clock.IMPORTED

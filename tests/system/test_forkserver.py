@@ -6,8 +6,6 @@ import shutil
 import subprocess
 import sys
 
-import pytest
-
 from running import PROJECT
 
 PROGRAM = """
@@ -34,32 +32,18 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory):
-    """A copy of lib, and a program that starts two children in it."""
-    folder = tmp_path_factory.mktemp("copy")
-    shutil.copytree(PROJECT / "lib", folder / "lib", ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "main.py").write_text(PROGRAM.format(folder=str(folder)))
-    return folder
-
-
-def reports(copy, cwd=None):
-    """Start the program, and return the reports of its two children."""
+def test_children_have_modules_of_the_copy_only_and_random_numbers_of_their_own(tmp_path):
+    copy, cwd = tmp_path / "copy", tmp_path / "cwd"
+    shutil.copytree(PROJECT / "lib", copy / "lib", ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "main.py").write_text(PROGRAM.format(folder=str(copy)))
+    cwd.mkdir()
+    for module in ("multiprocessing", "tempfile", "psutil", "numpy"):
+        (cwd / f"{module}.py").write_text("import pathlib\npathlib.Path(__file__).with_name('imported').touch()\n")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, copy / "main.py"]
     process = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, check=True)
-    return json.loads(process.stdout)
-
-
-def test_children_have_the_modules_of_the_copy_and_random_numbers_of_their_own(copy):
-    (first, numbers, frozen), (second, other_numbers, _) = reports(copy)
+    (first, numbers, frozen), (second, other_numbers, _) = json.loads(process.stdout)
     assert first == second == str(copy / "lib" / "system" / "forkserver.py")
     assert not set(numbers) & set(other_numbers)
     assert frozen > 1000  # objects of the server that no garbage collection touches
-
-
-def test_no_module_of_the_current_folder_is_imported(copy, tmp_path):
-    for module in ("multiprocessing", "tempfile", "psutil", "numpy"):
-        (tmp_path / f"{module}.py").write_text("import pathlib\npathlib.Path(__file__).with_name('imported').touch()\n")
-    assert len(reports(copy, cwd=tmp_path)) == 2
-    assert not (tmp_path / "imported").exists()
+    assert not (cwd / "imported").exists()

@@ -71,21 +71,10 @@ def test_without_a_limit_free_memory_is_that_of_the_machine(group):
     assert 0 < memory.free() <= psutil.virtual_memory().total
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (
-            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB. GPU 0 has a capacity of"),
-            "memory ran out: CUDA out of memory. Tried to allocate 20 GiB. What helps",
-        ),
-        (RuntimeError("the paddle broke"), "None"),
-    ],
-)
-def test_a_lack_of_gpu_memory_is_told_from_other_errors(error, expected):
-    assert str(memory.shortage(error)).startswith(expected)
-
-
-def test_a_tensor_or_an_array_that_does_not_fit_is_reported():
+def test_a_lack_of_memory_is_told_from_other_errors():
+    assert memory.shortage(RuntimeError("the paddle broke")) is None
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB. GPU 0 has a capacity of")
+    assert "memory ran out: CUDA out of memory. Tried to allocate 20 GiB. What" in str(memory.shortage(error))
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60, dtype=torch.uint8)
     assert "DefaultCPUAllocator: can't allocate memory" in str(memory.shortage(caught.value))

@@ -57,15 +57,6 @@ def gpus(monkeypatch):
     return generators
 
 
-def test_an_apple_gpu_is_saved_and_restored(monkeypatch):
-    generator = [torch.tensor([10])]
-    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: generator[0])
-    monkeypatch.setattr(torch.mps, "set_rng_state", lambda state: generator.append(state))
-    random_state = RandomState(torch.device("mps"))
-    random_state.load_state_dict(random_state.state_dict())
-    assert generator == [10, 10]
-
-
 def test_only_the_gpu_in_use_is_saved_and_restored(gpus):
     state = RandomState(torch.device("cuda:1")).state_dict()
     assert state["cuda"] == [torch.tensor([11])]

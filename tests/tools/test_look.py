@@ -16,7 +16,6 @@ def look(answer):
 
 def test_look_prints_spaces_rewards_lengths_and_returns(look):
     seen = look("fakes:Board-v0", "--episodes", 40)
-    assert seen["observations"] == "Box(-2, 2, (9, 8), int8)"
     assert seen["states"] == "board, (1, 9, 8) float32"
     assert seen["actions"].startswith("5: ")
     rewards = dict(part.rstrip("%)").split(" (") for part in seen["rewards"].split(", "))
@@ -26,10 +25,8 @@ def test_look_prints_spaces_rewards_lengths_and_returns(look):
     mean, error = re.fullmatch(r"mean (\S+) ± (\S+), \d to \d", seen["return"]).groups()
     assert 0.5 < float(mean) < 1.5
     assert 0.05 < float(error) < 0.3
-    assert re.fullmatch(r"[\d,]+ steps/s", seen["speed"])
     assert look("fakes:Vector-info-v0", "--episodes", 10)["legal"].startswith("80%")  # an illegal one would raise
     assert look("fakes:Chain-v0", "--env-arg", "length=4", "--episodes", 1)["states"] == "vector, (4,) float32"
-    assert "±" not in look("fakes:Vector-v0", "--episodes", 1)["return"]
     assert re.fullmatch(r"-\S+ to -\S+, quartiles( -\S+){3}", look("Pendulum-v1", "--episodes", 1)["rewards"])
 
 
