@@ -66,17 +66,17 @@ class Video:
         self._path.unlink(missing_ok=True)
 
     def write(self, frame: np.ndarray) -> None:
-        """Append a frame; see `enlarge`. All frames have the same shape.
+        """Append a frame; see `enlarge`. It is stretched to the size of the first one.
 
         Raises:
-            UsageError: if the frame is no picture or has another shape, or if OpenCV cannot write the file.
+            UsageError: if the frame is no picture, or if OpenCV cannot write the file.
         """
         frame = enlarge(frame)
         if self._writer is None:
             self._shape = frame.shape
             self._writer = self._open(frame.shape[1], frame.shape[0])
         if frame.shape != self._shape:
-            raise UsageError(f"render() gave frames of {self._shape} and {frame.shape}; a video needs one size")
+            frame = cv2.resize(frame, self._shape[1::-1], interpolation=cv2.INTER_AREA)
         self._writer.write(np.ascontiguousarray(frame[:, :, ::-1]))
         self._written += 1
 
