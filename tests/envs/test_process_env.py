@@ -30,7 +30,7 @@ def make():
         envs.close()
 
 
-MAKE = 'if __name__ == "__main__":\n    vector_env.make_vector_env("fakes:Starting-{}-v0", 4, processes=True)'
+MAKE = 'if __name__ == "__main__":\n    vector_env.make_vector_env("fakes:Starting-{}-v0", 2, processes=True)'
 
 
 @pytest.mark.slow

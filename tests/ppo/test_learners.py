@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -19,7 +18,7 @@ from lib.ppo.fast import FastModel
 from lib.ppo.learners import join_learners
 from lib.ppo.rollout import Rollout
 from lib.ppo.update import LearnerGroup
-from ppo_setup import trainer_of
+from ppo_setup import random_rollout, trainer_of
 from running import (
     ENVIRONMENT,
     PROJECT,
@@ -38,7 +37,7 @@ ACTORS = Path("distributed/03_ppo_actors.py")
 SMALL = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128")
 POLE = ("--env-id", "CartPole-v1", *SMALL, "--seed", 3, "--quiet", "--actors", 2)
 LAST = 1280
-ENVS, STEPS, MINIBATCH = 4, 8, 16  # of image_rollout
+ENVS, STEPS, MINIBATCH = 4, 8, 16
 
 MEMBER = """
 import os, sys
@@ -56,33 +55,23 @@ def free_port():
         return server.getsockname()[1]
 
 
-def image_rollout(seed):
-    generator = torch.Generator().manual_seed(seed)
-    size = (STEPS, ENVS)
-    numbers = {name: torch.randn(size, generator=generator) for name in ("values", "next_values", "rewards")}
-    return Rollout(
-        **numbers,
-        states=torch.randint(0, 255, (*size, 36, 36, 2), dtype=torch.uint8, generator=generator),
-        actions=torch.randint(0, 3, size, generator=generator),
-        log_probs=torch.full(size, -1.1),
-        terminated=torch.zeros(size, dtype=torch.bool),
-        ended=torch.zeros(size, dtype=torch.bool),
-    )
-
-
 def updates(group):
     """Metrics and weights after each of some updates from a learner's part of the environments."""
     torch.manual_seed(1)
-    model = FastModel(spaces.Box(0, 255, (2, 36, 36), np.uint8), 3)
+    model = FastModel(spaces.Box(-1.0, 1.0, (5,)), 4)
+    optimizer = torch.optim.SGD(model.parameters(), 1.0)
     trainer = trainer_of(
-        model, torch.optim.SGD(model.parameters(), 0.1), minibatch=MINIBATCH, entropy=0.01, group=group
+        model, optimizer, minibatch=MINIBATCH, entropy=0.01, learning_rate_max=10.0, gradient_norm=9.0, group=group
     )
     results = []
     for number, kl_target in enumerate((0.01, 0.01, 1e-6, 0.01)):
         torch.manual_seed(number)
         trainer.settings = dataclasses.replace(trainer.settings, kl_target=kl_target)
-        parts = {name: each.chunk(group.size, 1)[group.rank] for name, each in vars(image_rollout(number)).items()}
-        metrics = trainer.update(Rollout(**parts))
+        rollout = vars(random_rollout(STEPS, ENVS))
+        torch.manual_seed(number)
+        metrics = trainer.update(
+            Rollout(**{name: each.chunk(group.size, 1)[group.rank] for name, each in rollout.items()})
+        )
         results.append((metrics, {name: each.clone() for name, each in model.state_dict().items()}))
     return results
 
