@@ -50,7 +50,7 @@ install: $(READY)  ## install into .venv
 
 # What only development needs: Ray, pytest, mypy and ruff.
 $(DEV): $(READY) requirements-dev.lock
-	@echo "Installing the packages for development: 0.5 GB."
+	@echo "Installing the packages for development: 0.8 GB."
 	$(BIN)/python -m pip install --requirement requirements-dev.lock
 	@touch $@
 
@@ -95,7 +95,7 @@ site: $(DOCS)  ## the pages as a site: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	@echo "Open build/site/index.html in a browser."
 
-# A headless browser, 250 MB. Only tests of pages need it, and are skipped without it.
+# A headless browser, 0.7 GB. Only tests of pages need it, and are skipped without it.
 $(BROWSER): $(DEV) requirements-browser.lock
 	@$(BIN)/python -m pip install --quiet --requirement requirements-browser.lock && touch $@ \
 	  || echo "no browser could be installed: tests of pages are skipped"
