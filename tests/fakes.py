@@ -170,6 +170,26 @@ class Random(Counting):
         return np.array([self.shown]).astype(np.uint8)
 
 
+class Curriculum(Random):
+    """Random with a level that rises in every episode, and decides about lengths and rewards."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.first += int(self.np_random.integers(1, 4))
+        self.length = 3 + self.first % 3
+        return np.array([self.first % 250], np.uint8), {}
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, reward + self.first, *rest
+
+    def state_dict(self):
+        return {"first": self.first}
+
+    def load_state_dict(self, state):
+        self.first = state["first"]
+
+
 class Chain(Toy):
     """Chain of states: `length` right actions in a row earn 1, and a wrong action ends the episode with 0.
 
@@ -635,6 +655,7 @@ for environment in (
     Alternating,
     Chain,
     Counting,
+    Curriculum,
     Recall,
     Shown,
     Coded,

@@ -9,7 +9,9 @@ episode ended. These entries may be missing if no episode ended.
     states, rewards, terminations, truncations, infos = envs.step(actions)
 """
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 import gymnasium as gym
@@ -114,6 +116,28 @@ def pause(envs: VectorEnv, which: np.ndarray) -> None:
         envs.unwrapped.set_attr("paused", which.tolist())
 
 
+def carried(envs: VectorEnv) -> list[object] | None:
+    """Return what each environment has carried into its last seeded reset, or None if that is nothing; see Pausable."""
+    ours = envs.unwrapped
+    states = ours.get_attr("carried") if isinstance(ours, SyncVectorEnv | AsyncVectorEnv) else ()
+    return None if all(state is None for state in states) else list(states)
+
+
+@contextmanager
+def restoring(envs: VectorEnv, states: Sequence[object] | None) -> Iterator[None]:
+    """Give back what `carried` has returned, in the seeded resets of this context."""
+    ours = envs.unwrapped
+    if not isinstance(ours, SyncVectorEnv | AsyncVectorEnv) or states is None:
+        yield
+        return
+    ours.set_attr("carried", states)
+    ours.set_attr("restoring", True)
+    try:
+        yield
+    finally:
+        ours.set_attr("restoring", False)
+
+
 def _registered_arguments(env: gym.Env, env_id: str) -> Arguments:
     """Return the arguments with which an Atari game was registered, if native environments support them."""
     assert env.spec is not None
@@ -214,15 +238,28 @@ def _fill_first_states(states: np.ndarray, episode_steps: np.ndarray, which: np.
 
 
 class Pausable(gym.Wrapper):
-    """Environment that ignores actions while `paused` is true. A reset ends the pause."""
+    """Environment that ignores actions while `paused` is true. A reset ends the pause.
+
+    Attributes:
+        carried: what the environment kept from earlier episodes at its last seeded reset, such as the level of a
+            curriculum: a copy of its state_dict; None if it has no state_dict and load_state_dict.
+        restoring: whether seeded resets give it back.
+    """
 
     def __init__(self, env: gym.Env):
         super().__init__(env)
-        self.paused = False
+        self.paused, self.restoring = False, False
+        self.carried: object = None
+        self._carries = env.has_wrapper_attr("state_dict") and env.has_wrapper_attr("load_state_dict")
         self._first_state: object = None
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> Reset:
         self.paused = False
+        if seed is not None and self._carries:
+            if self.restoring:
+                self.get_wrapper_attr("load_state_dict")(copy.deepcopy(self.carried))
+            else:
+                self.carried = copy.deepcopy(self.get_wrapper_attr("state_dict")())
         # A reset of some environments leaves an empty dictionary, which an environment may not expect.
         self._first_state, info = self.env.reset(seed=seed, options=options or None)
         return self._first_state, info

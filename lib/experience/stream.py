@@ -189,9 +189,13 @@ class Stream(ExperienceSource):
         self.envs.close()
 
     def state_dict(self) -> State:
-        """Return the counter, the snapshot, and the episodes that `pop_episodes` has not returned yet."""
-        snapshot = self._snapshot.state_dict() | {"states": torch.from_numpy(self.states.copy())}
-        return {"steps_done": self.steps_done, "snapshot": snapshot, "episodes": pack_episodes(self._episodes)}
+        """Return the counter, the snapshot, what environments carry, and the episodes that are not popped yet."""
+        return {
+            "steps_done": self.steps_done,
+            "snapshot": self._snapshot.state_dict() | {"states": torch.from_numpy(self.states.copy())},
+            "carried": vector_env.carried(self.envs),
+            "episodes": pack_episodes(self._episodes),
+        }
 
     def load_state_dict(self, state: State) -> None:
         """Reset with the seeds of a snapshot, and replay its actions. Half a million Atari steps take a minute or two.
@@ -209,11 +213,13 @@ class Stream(ExperienceSource):
             return
         saved_states: np.ndarray = state["snapshot"]["states"].numpy()
         if "actions" not in state["snapshot"]:  # see without_actions
-            self._restart(saved_states)
+            with vector_env.restoring(self.envs, state["carried"]):
+                self._restart(saved_states)
             return
         reason = ""
         try:
-            self._replay()
+            with vector_env.restoring(self.envs, state["carried"]):
+                self._replay()
             if not np.array_equal(self.states, saved_states):
                 reason = "they reached other states"
         except Exception as error:
@@ -227,7 +233,7 @@ class Stream(ExperienceSource):
             log.warning(
                 "The environments could not be restored from their seeds and actions (%s), and were reset. The resumed "
                 "run is valid, but not identical to an uninterrupted one. What an environment keeps from episode to "
-                "episode, such as the level of a curriculum, is lost.",
+                "episode, such as the level of a curriculum, is lost unless they have state_dict and load_state_dict.",
                 reason,
             )
             self._restart(saved_states)

@@ -58,6 +58,8 @@ def of_random_numbers(seed=1):
 SOURCES = {  # function that makes a source, RESEED_EVERY, and the number of items to take
     "one by one": (partial(stream, "CartPole-v1", 3), 100, 120),
     "with masks": (partial(stream, "examples.blocks:Blocks-v0", 3), 40, 90),
+    "with a curriculum": (partial(stream, "fakes:Curriculum-v0", 3), 40, 90),
+    "curricula in processes": (partial(stream, "fakes:Curriculum-v0", 3, processes=True), 40, 90),
     "processes": (partial(stream, "fakes:Catch-v0", 3, processes=True), 60, 60),
     "list": (of_random_numbers, 0, 60),
     "list of images": (lambda seed=1: single(make_env("fakes:Coded-v0"), make_env("fakes:Coded-v0"), seed=seed), 0, 40),
