@@ -5,7 +5,6 @@ import ptan
 
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
-from lib.system.clock import Stopwatch
 
 
 def last(transition):
@@ -33,10 +32,9 @@ class CountingSource(ExperienceSource):
     """
 
     def __init__(self, returns=None, length=10):
+        super().__init__()
         self.returns = returns or {}
         self.length = length
-        self.steps_done = 0
-        self.clock = Stopwatch()
 
     def batches(self):
         while True:
@@ -47,9 +45,3 @@ class CountingSource(ExperienceSource):
         if self.steps_done not in self.returns:
             return []
         return [Episode(self.returns[self.steps_done], self.length, self.steps_done, 5.0)]
-
-    def state_dict(self):
-        return {"steps_done": self.steps_done}
-
-    def load_state_dict(self, state):
-        self.steps_done = state["steps_done"]

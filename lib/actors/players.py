@@ -25,7 +25,7 @@ from ptan.experience import ExperienceFirstLast
 
 from lib.actors.fleet import Fleet
 from lib.actors.player import Block, Player, weights_of
-from lib.errors import UsageError, counted
+from lib.errors import counted
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource, State, Stopped
 from lib.experience.source import ExperienceSourceFirstLast
@@ -44,7 +44,7 @@ class Players(ExperienceSource):
     Args:
         source: unused experience source. Its environments are divided among the players and keep their seeds. Its
             agent has a `model`, which is copied to the CPU for each player.
-        players: number of players.
+        players: number of players, at most that of environments.
         engine: one of actors.fleet.ENGINES.
         patience: seconds to wait for a block before the player is started again.
         address: address of a Ray cluster, or None.
@@ -56,9 +56,6 @@ class Players(ExperienceSource):
     Attributes:
         pool: the environments.
         fleet: the players.
-
-    Raises:
-        UsageError: if there are more players than environments.
     """
 
     PARTS = ("wait",)
@@ -76,11 +73,6 @@ class Players(ExperienceSource):
         rounds: int = 8,
         batch_size: int | None = None,
     ):
-        if players > len(source.pool):
-            raise UsageError(
-                f"each of {players} players needs an environment, but the source has only {len(source.pool)}; "
-                "use fewer players"
-            )
         super().__init__()
         self.pool = source.pool
         self.frame_skip = source.frame_skip
@@ -196,26 +188,22 @@ class Players(ExperienceSource):
         with suppress(Stopped):
             while self.fleet.open_orders:
                 self._take()
-        return {
-            "steps_done": self.steps_done,
+        return super().state_dict() | {
             "cycle": self._cycle,
             "place": self._place,
             "steps_at": dict(self._steps_at),
             "players": self.fleet.states(),
             "blocks": [_pack(blocks) for blocks in self._blocks],
-            "episodes": pack_episodes(self._episodes),
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a state that `state_dict` returned. Call this before the first transition is requested."""
-        self.steps_done = state["steps_done"]
+        super().load_state_dict(state)
         self._cycle = state["cycle"]
         self._place = state["place"]
         self._steps_at = dict(state["steps_at"])
         for record, saved in zip(self.fleet.records, state["players"], strict=True):
             record.restart = saved
         self._blocks = [_unpack(packed) for packed in state["blocks"]]
-        self._episodes = unpack_episodes(state["episodes"])
 
 
 def _pack(blocks: deque[Steps]) -> State:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from lib.experience.episodes import Episode
+from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.system.clock import Stopwatch
 
 State = dict[str, Any]  # of an object in a checkpoint: tensors and plain values, also in nested lists and dicts
@@ -78,9 +78,10 @@ class ExperienceSource:
         return {}
 
     def state_dict(self) -> State:
-        """Return the state of the source for a checkpoint."""
-        raise NotImplementedError
+        """Return the state for a checkpoint, with the episodes that `pop_episodes` has not returned yet."""
+        return {"steps_done": self.steps_done, "episodes": pack_episodes(self._episodes)}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from a state that `state_dict` returned."""
-        raise NotImplementedError
+        """Continue from a state that `state_dict` returned. Call this before the first step."""
+        self.steps_done = state["steps_done"]
+        self._episodes = unpack_episodes(state["episodes"])

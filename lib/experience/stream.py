@@ -12,7 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from lib.envs import vector_env
 from lib.envs.frames import stacks_frames
 from lib.errors import Fault
-from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
+from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource, State
 from lib.experience.snapshot import Snapshot
 from lib.system.clock import since_process_start
@@ -189,13 +189,9 @@ class Stream(ExperienceSource):
         self.envs.close()
 
     def state_dict(self) -> State:
-        """Return the counter, the snapshot, what environments carry, and the episodes that are not popped yet."""
-        return {
-            "steps_done": self.steps_done,
-            "snapshot": self._snapshot.state_dict() | {"states": torch.from_numpy(self.states.copy())},
-            "carried": vector_env.carried(self.envs),
-            "episodes": pack_episodes(self._episodes),
-        }
+        """Add the snapshot, and what the environments carry."""
+        snapshot = self._snapshot.state_dict() | {"states": torch.from_numpy(self.states.copy())}
+        return super().state_dict() | {"snapshot": snapshot, "carried": vector_env.carried(self.envs)}
 
     def load_state_dict(self, state: State) -> None:
         """Reset with the seeds of a snapshot, and replay its actions. Half a million Atari steps take a minute or two.
@@ -205,8 +201,7 @@ class Stream(ExperienceSource):
         Raises:
             Fault: if it fails in an environment with a process of its own, which has ended.
         """
-        self.steps_done = state["steps_done"]
-        self._episodes = unpack_episodes(state["episodes"])
+        super().load_state_dict(state)
         self.interrupted_states = None
         self._snapshot.load_state_dict(state["snapshot"])
         if self.last_resets is None:

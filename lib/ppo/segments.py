@@ -17,7 +17,6 @@ from pathlib import Path
 from lib.actors.fleet import Fleet
 from lib.envs.vector_env import vector_frame_skip
 from lib.errors import UsageError, counted
-from lib.experience.episodes import pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource, State, Stateful, Stopped
 from lib.ppo.actor import ActorSettings, PPOActor, Segment
 from lib.ppo.fast import FastModel
@@ -191,23 +190,21 @@ class Segments(ExperienceSource):
         if self.fleet.makes:
             self._group.share("save")
             self._collect_states()
-        return {"steps_done": self.steps_done, "actors": self._states, "episodes": pack_episodes(self._episodes)}
+        return super().state_dict() | {"actors": self._states}
 
     def _collect_states(self) -> None:
         own = self.fleet.states()
         self._states = [each for rank in range(self.acting.learners) for each in self._group.share(own, rank)]
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a state that `state_dict` returned. Call this before the first segments are requested."""
         if len(state["actors"]) != len(self._states):
             learners = len(state["actors"]) // self.acting.actors
             raise UsageError(
                 f"the run had {learners} learners, and now there are {self.acting.learners}; resume it by its "
                 f"launcher, such as torchrun, with {learners}"
             )
-        self.steps_done = state["steps_done"]
+        super().load_state_dict(state)
         self._states = list(state["actors"])
-        self._episodes = unpack_episodes(state["episodes"])
 
 
 def run(

@@ -9,7 +9,7 @@ from ignite.engine import Engine
 from lib.envs.atari import frame_skip
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
-from lib.system.clock import Stopwatch, since_process_start
+from lib.system.clock import since_process_start
 
 
 class RewardsSource(Protocol):
@@ -50,9 +50,9 @@ class PtanSource(ExperienceSource):
     PARTS = ()
 
     def __init__(self, source: RewardsSource, engine: Engine):
+        super().__init__()
         self.source = source
         self.engine = engine
-        self.clock = Stopwatch()
         self._steps = 0
         self._counts = isinstance(source, PooledSource) and all(isinstance(env, gym.Env) for env in source.pool)
         if isinstance(source, PooledSource) and self._counts:
@@ -77,6 +77,3 @@ class PtanSource(ExperienceSource):
             "a plain PTAN source cannot be saved in a checkpoint; use lib.experience.source.ExperienceSourceFirstLast, "
             "or call setup_ignite without save"
         )
-
-    def load_state_dict(self, state: object) -> None:
-        raise NotImplementedError

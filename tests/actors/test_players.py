@@ -212,15 +212,13 @@ def test_a_run_is_resumed_in_a_cycle_that_lacks_a_player(players_of, monkeypatch
     assert max(states[-8:]) >= 100  # it is back
 
 
-def test_environments_that_cannot_be_sent_or_do_not_suffice_are_refused(players_of):
+def test_environments_that_cannot_be_sent_are_refused(players_of):
     env = Counting()
     env.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(UsageError, match=r"^Player 0 .* cannot be sent to another process: cannot pickle '_thread\.lo"):
         next(iter(players_of([env])))
     with pytest.raises(Fault, match=r"(?s)Player 0 .* failed while it was made.*ModuleNotFoundError"):
         next(iter(players_of([Unbuildable()])))
-    with pytest.raises(UsageError, match="each of 2 players needs an environment, but the source has only 1"):
-        players_of([Counting()], players=2)
 
 
 def test_every_block_has_its_own_random_numbers():
