@@ -46,18 +46,11 @@ class EnvId(NamedTuple):
 
     @classmethod
     def of(cls, env_id: str, assignments: Sequence[str] = ()) -> Self:
-        """Return the parts of an id, with more arguments, "size=9". A value that is no Python literal is text.
-
-        Raises:
-            UsageError: if the arguments in the id, or one of the others, cannot be read.
-        """
+        """Return the parts of an id, with more arguments, "size=9". A value that is no Python literal is text."""
         path, _, rest = env_id.partition("(")
         module, _, name = path.rpartition(":")
-        try:
-            call = cast(ast.Call, ast.parse(f"f({rest or ')'}", mode="eval").body)
-            arguments = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-        except (SyntaxError, ValueError) as error:
-            raise UsageError(f"{env_id!r} is no id; with arguments, it is written as Name-v0(size=9)") from error
+        call = cast(ast.Call, ast.parse(f"f({rest or ')'}", mode="eval").body)
+        arguments = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
         for argument, equals, text in (each.partition("=") for each in assignments):
             if not (equals and argument.isidentifier()):
                 raise UsageError(f"--env-arg takes NAME=VALUE, not {argument + equals + text!r}")
@@ -237,9 +230,8 @@ def _make(env_id: str, options: Arguments) -> gym.Env:
     try:
         with Guard(lambda: f"{env_id} (in its constructor)"):
             env = gym.make(name, **arguments)
-            for space in env.observation_space, env.action_space:
-                if not isinstance(space, spaces.Space):
-                    raise TypeError(f"{space} does not inherit from gymnasium.spaces.Space")
+            if not all(isinstance(space, spaces.Space) for space in (env.observation_space, env.action_space)):
+                raise TypeError("a space does not inherit from gymnasium.spaces.Space")
             return env
     except gym.error.Error as error:
         text = f"cannot make the environment {env_id!r}: {error}"
@@ -276,11 +268,7 @@ def space_text(space: spaces.Space[object]) -> str:
 
 
 def reward_threshold(env_id: str) -> float | None:
-    """Return the mean return at which an environment counts as solved, as registered with gymnasium; None if unknown.
-
-    Raises:
-        UsageError: if the module that the id names cannot be imported.
-    """
+    """Return the mean return at which an environment counts as solved, as registered; None if unknown."""
     spec = _spec(env_id)
     threshold = None if spec is None else spec.reward_threshold
     return None if threshold is None or not math.isfinite(threshold) else float(threshold)

@@ -75,7 +75,6 @@ def test_a_script_has_the_books_hyperparameters_and_its_options_as_attributes():
         (["--env-id", ""], "run_name is ''; it has to be 1 to 60 letters"),
         (["--env-arg", "size=3"], "--env-arg needs --env-id"),
         (["--env-id", "Maze-v0", "--env-arg", "size"], "--env-arg takes NAME=VALUE, not 'size'"),
-        (["--env-id", "Maze-v0(size"], "'Maze-v0(size' is no id; with arguments, it is written as Name-v0(size=9)"),
         (["--device", "abacus"], "finds no device 'abacus' on this machine; use one of cpu"),
         (["--stop-after", "10000"], "within the warm-up of 10000 steps"),
         (["--seed", "5000000000"], "'5000000000' is not a whole number, at least 0 and at most 2147483647"),
