@@ -31,7 +31,8 @@ class PrioritisedRing(Ring):
     probability p among n transitions is (n * p) ** -beta, divided by the largest weight in the batch.
 
     Args:
-        capacity, num_envs, frame_shape, options: see Ring.
+        size: capacity, num_envs and frame_shape; see Ring.
+        options: further arguments of a Ring.
         alpha: exponent of the priorities; 0 for uniform sampling, 1 for sampling in proportion to the priorities.
         beta: initial exponent of the importance-sampling weights, 0 to 1; 1 corrects the sampling bias fully.
         beta_steps: agent steps from the first batch until beta has risen linearly to 1.
@@ -39,18 +40,8 @@ class PrioritisedRing(Ring):
 
     STEP_BYTES = Ring.STEP_BYTES + 17  # plus a priority, a leaf of the tree, and a share of the inner nodes
 
-    def __init__(
-        self,
-        capacity: int,
-        num_envs: int,
-        frame_shape: tuple[int, ...],
-        *,
-        alpha: float = 0.6,
-        beta: float = 0.4,
-        beta_steps: int = 100_000,
-        **options: Any,
-    ):
-        super().__init__(capacity, num_envs, frame_shape, **options)
+    def __init__(self, *size: Any, alpha: float = 0.6, beta: float = 0.4, beta_steps: int = 100_000, **options: Any):
+        super().__init__(*size, **options)
         self.alpha = alpha
         self._initial_beta = beta
         self._beta_steps = beta_steps

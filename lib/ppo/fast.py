@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import logging
 import math
 from collections.abc import Sequence
 
@@ -20,8 +19,6 @@ from lib.ppo.model import ActorCritic
 from lib.ppo.rollout import STATES, Rollout
 from lib.ppo.update import KL, Trainer, Transitions, UpdateSettings, fetched
 from lib.system.machine import to_device
-
-log = logging.getLogger(__name__)
 
 RETURN_RATE = 1e-4  # smallest weight of a new return in the statistics of the returns
 RATE_FACTOR = 1.5  # factor by which one epoch changes an adaptive learning rate
@@ -183,8 +180,6 @@ class FastTrainer(Trainer):
         if is_first or self.model.body.running:
             states = self.group.gathered(to_device(rollout.some_states(STATES // self.group.size), self.device))
         if is_first:
-            if isinstance(self.model.policy, CellPolicy):
-                log.info("Policy: each of the %d actions belongs to a cell.", self.model.distribution.parameters)
             self.model.normalise_by(states)
             rollout, rhos = self.reevaluated(rollout)
         metrics = super().update(rollout, rhos)
