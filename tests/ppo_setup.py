@@ -19,7 +19,7 @@ from oracles import ppo_update
 
 def vectorised(make, n):
     """Build a vector environment of n environments; `make` creates one."""
-    envs = SyncVectorEnv([make] * n, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs = SyncVectorEnv([lambda: vector_env.Pausable(make())] * n, autoreset_mode=AutoresetMode.SAME_STEP)
     return RecordEpisodeStatistics(vector_env.FinalStates(envs))
 
 
