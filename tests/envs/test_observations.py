@@ -13,7 +13,9 @@ from lib.envs.frames import stacks_frames
 from lib.envs.masks import MaskedBox
 from lib.envs.observations import observation_kind
 from lib.envs.single_env import make_env
+from lib.envs.vector_env import make_vector_env
 from lib.errors import UsageError
+from lib.experience.stream import ExperienceStream
 
 VECTOR, BOARD, IMAGE = "vector", "board", "image"
 INT64 = np.iinfo(np.int64)
@@ -181,6 +183,7 @@ def test_images_of_other_channels_are_not_stacked(env_id):
     assert np.array_equal(np.asarray(env.reset(seed=1)[0])[:4], plain.reset(seed=1)[0])
     assert np.array_equal(np.asarray(env.step(1)[0])[:4], plain.step(1)[0])
     assert not stacks_frames(env.observation_space)
+    assert not ExperienceStream(make_vector_env(env_id, 1), None).stacked  # so that a replay stores whole states
 
 
 def test_the_axis_of_the_channels_can_be_given(register):
