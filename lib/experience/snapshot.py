@@ -5,7 +5,6 @@ Sources, streams, actors, checkpoints and videos all restore environments from a
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from lib.experience.episodes import EpisodeTrace
 from lib.experience.interface import State
 
 
-def without_actions(state: object) -> Any:
+def without_actions(state: object) -> object:
     """Return a source's state without the actions of its snapshots, so that new episodes start."""
     if isinstance(state, list):
         return [without_actions(each) for each in state]
