@@ -23,16 +23,17 @@ import forked
 os.environ["OMP_NUM_THREADS"] = "1"
 
 PROJECT = Path(__file__).parents[1]
-# Files that take more than a minute, the longest first.
+# Files that take longest, the longest first.
 LONGEST = (
-    "test_faults.py",
+    "test_golden.py",
+    "test_scripts.py",
+    "ppo/test_action_spaces.py",
+    "run/test_damaged_runs.py",
     "test_distributed.py",
     "actors/test_fleet.py",
-    "test_scripts.py",
-    "test_resume.py",
     "chapter08/test_scripts.py",
-    "test_book_scripts.py",
-    "chapter09/test_parallel.py",
+    "test_resume.py",
+    "test_faults.py",
 )
 
 

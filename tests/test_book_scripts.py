@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from ignite.engine import Engine, Events
 from lib import book
 from lib.common import HYPERPARAMS, SEED, Hyperparams, argparser, train_or_tune
 from lib.run.events import EpisodeEvents, register_events
-from running import folder, result_of, run, tags_of
+from running import ENVIRONMENT, PROJECT, folder, result_of, run, tags_of
 
 BOOK = Path("tests/book")
 
@@ -57,7 +59,8 @@ def test_a_script_of_the_second_edition_trains_until_it_is_solved(tmp_path):
 @pytest.mark.long
 @pytest.mark.skipif(find_spec("pyarrow") is None, reason="Ray Tune is not installed")
 def test_the_books_search_runs_trials_and_reports_the_best(tmp_path):
-    process = run(BOOK / "third_dqn.py", "--tune", 1, cwd=tmp_path)
+    command = [sys.executable, PROJECT / BOOK / "third_dqn.py", "--tune", "1"]
+    process = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert process.returncode == 0, process.stderr
     assert re.search(r"Best hyperparameters: \{.*'gamma': 0\.\d+.*\}; result: \{'episodes': \d+", process.stdout)
     assert {path.name.partition("-chain")[1] for path in (tmp_path / "runs").iterdir()} == {"", "-chain"}  # tune, a run

@@ -239,14 +239,6 @@ def test_a_damaged_checkpoint_is_renamed_unless_the_resume_is_refused(tmp_path):
     assert newest.with_suffix(".damaged").exists()
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(tmp_path):
-    run = train(tmp_path, stop_after=60).run
-    for path in run.checkpoints.iterdir():
-        path.unlink()
-    assert result_of(train(tmp_path, resume=run.path, stop_after=30).run.path)["steps"] == 30
-    assert (run.path / "episodes.csv").read_text().splitlines()[-1].startswith("6,30,")
-
-
 @pytest.mark.parametrize(
     ("options", "error", "reason"),
     [
