@@ -222,7 +222,7 @@ class Stream(ExperienceSource):
             if isinstance(self.envs.unwrapped, AsyncVectorEnv):
                 raise Fault(
                     f"the environments could not be restored from their seeds and actions ({reason}). Resume once "
-                    "with --no-async-envs, which starts new episodes"
+                    "with --new-episodes"
                 ) from error
         if reason:
             log.warning(

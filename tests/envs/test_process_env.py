@@ -62,7 +62,7 @@ def test_a_resume_that_an_environment_refuses_says_what_to_do(make):
     first.step(np.ones(3, np.int64))
     saved = first.state_dict()
     saved["snapshot"]["actions"][:] = 0  # the game has changed, and forbids this action
-    with pytest.raises(Fault, match=r"could not be restored .*not allowed.* Resume once with --no-async-envs"):
+    with pytest.raises(Fault, match=r"could not be restored .*not allowed.* Resume once with --new-episodes"):
         resumed.load_state_dict(saved)
 
 
