@@ -46,7 +46,7 @@ def uninterrupted(original_run, tmp_path_factory):
 
 
 @pytest.mark.parametrize("damage", [flip, cut, lose])
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 41))])
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 41))])
 def test_any_damage_ends_clearly_or_changes_nothing(ends, original_run, uninterrupted, tmp_path, damage, seed):
     draw = random.Random(f"{damage.__name__} {seed}")
     damaged = shutil.copytree(original_run, tmp_path / original_run.name)
@@ -54,7 +54,7 @@ def test_any_damage_ends_clearly_or_changes_nothing(ends, original_run, uninterr
     for script, options in (
         (COMPARE, (damaged, original_run)),
         (REPORT, (damaged, "--output", tmp_path / "report")),
-        (EVALUATE, (damaged, *SHOWN, "--quiet")),
+        (EVALUATE, (damaged, *SHOWN, "--episodes", 2, "--quiet")),
         (PPO, ("--resume", damaged, *SHOWN, "--stop-after", 1408, "--quiet")),
     ):
         code, _, errors = ends(script, *options)
