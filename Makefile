@@ -78,7 +78,7 @@ tensorboard: $(READY)  ## show all runs, at PORT or from 6006 on
 check: lint  ## format, lint, types and the fast tests: at most 90 seconds, for use while editing
 	$(BIN)/python -m pytest -m "not slow and not long" $(ARGS)
 
-test: lint  ## format, lint, types and all tests but the long ones: 6 to 7 minutes on two cores
+test: lint  ## format, lint, types and all tests but the long ones: 5 minutes
 	$(BIN)/python -m pytest $(ARGS)
 
 test-long: $(BROWSER)  ## the long tests, which make test leaves out
