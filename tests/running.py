@@ -188,7 +188,8 @@ def scalars_of(path: Path) -> dict[str, list[tuple[int, float]]]:
         tag for tag in accumulator.Tags()["scalars"] if not tag.startswith(("time/", "result/")) and "fps" not in tag
     ]
     assert {"episodes/reward", "train/loss", "train/avg_loss"} <= set(tags)
-    return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in tags}
+    # The files of a run that was stopped and resumed within a second are not read in their order.
+    return {tag: sorted((event.step, event.value) for event in accumulator.Scalars(tag)) for tag in tags}
 
 
 def tags_of(path: Path) -> list[str]:
