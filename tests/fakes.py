@@ -184,10 +184,10 @@ class Curriculum(Random):
         return observation, reward + self.first, *rest
 
     def state_dict(self):
-        return {"first": self.first}
+        return {"first": np.array([self.first])}
 
     def load_state_dict(self, state):
-        self.first = state["first"]
+        [self.first] = state["first"].tolist()
 
 
 class Chain(Toy):

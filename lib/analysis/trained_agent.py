@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from lib.envs.single_env import DiscreteEnv, make_env
+from lib.envs.single_env import CellActions, DiscreteEnv, make_env
 from lib.errors import Fault, UsageError
 from lib.run import checkpoint
 from lib.run.checkpoint import BEST, find_checkpoint
@@ -72,7 +72,8 @@ class TrainedAgent:
         space, actions, self.random = env.observation_space, env.action_space, RandomPolicy(env)
         env.close()
         try:
-            net = build(space, int(actions.n) if isinstance(actions, spaces.Discrete) else actions)
+            is_plain = isinstance(actions, spaces.Discrete) and not isinstance(actions, CellActions)
+            net = build(space, int(actions.n) if is_plain else actions)
             net.load_state_dict(content["net"])
         except (LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip().rstrip(".")

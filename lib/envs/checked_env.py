@@ -3,7 +3,9 @@
 import contextlib
 import logging
 import math
+import os
 import re
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Protocol, SupportsFloat
 from weakref import WeakSet
@@ -18,7 +20,7 @@ from lib.errors import CallInterrupted, EnvironmentFailed, Fault, UsageError
 MISLEADING = (OSError, MemoryError, SystemExit)
 
 # Messages of errors that environments written for gym raise.
-OLD_MANNER = "Gym is incompatible|inherit from .?gymnasium|reset.. got an unexpected|expected 5, got 4|and no info"
+OLD_MANNER = "Gym is incompatible|inherit from .*gymnasium|reset.. got an unexpected|expected 5, got 4|and no info"
 
 Info = dict[str, Any]  # what an environment tells besides
 Reset = tuple[Any, Info]  # what `reset` returns
@@ -44,16 +46,22 @@ class Guard:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, gym.error.DependencyNotInstalled):
             raise UsageError(f"{self._describe()} needs another package: {error}") from error
-        if isinstance(error, TypeError | ValueError) and re.search(OLD_MANNER, str(error)):
+        if isinstance(error, TypeError | ValueError) and re.search(OLD_MANNER, str(error)) and _is_our_call(error):
             raise UsageError(
-                f"{self._describe()} is written for gym, which came before gymnasium: {error}. shimmy converts it, and "
-                "an id of gym by --env-id GymV21Environment-v0 --env-arg env_id=ID"
+                f"{self._describe()} is written for gym, which came before gymnasium: {error}. Convert it with "
+                "shimmy: --env-id GymV21Environment-v0 --env-arg env_id=ID"
             ) from error
         if isinstance(error, MISLEADING):
             raise EnvironmentFailed(f"{self._describe()}: it raised {error!r}") from error
         is_known = isinstance(error, Fault | UsageError) and not isinstance(error, CallInterrupted)
         if isinstance(error, Exception) and not is_known:
             error.add_note(f"Raised by {self._describe()}")
+
+
+def _is_our_call(error: Exception) -> bool:
+    """Return whether an error arose in a call of the environment, by gymnasium or here, and not in its own code."""
+    file = traceback.extract_tb(error.__traceback__)[-1].filename
+    return file.startswith(os.path.dirname(__file__)) or f"{os.sep}gymnasium{os.sep}" in file
 
 
 def describe(env: gym.Env) -> str:

@@ -49,8 +49,13 @@ class EnvId(NamedTuple):
         """Return the parts of an id, with more arguments, "size=9". A value that is no Python literal is text."""
         path, _, rest = env_id.partition("(")
         module, _, name = path.rpartition(":")
-        call = cast(ast.Call, ast.parse(f"f({rest or ')'}", mode="eval").body)
-        arguments = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        try:
+            call = cast(ast.Call, ast.parse(f"f({rest or ')'}", mode="eval").body)
+            arguments = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        except (SyntaxError, ValueError):
+            call = None
+        if call is None or call.args:
+            raise UsageError(f"an id is ID, MODULE:ID or ID(name=value), not {env_id!r}")
         for argument, equals, text in (each.partition("=") for each in assignments):
             if not (equals and argument.isidentifier()):
                 raise UsageError(f"--env-arg takes NAME=VALUE, not {argument + equals + text!r}")
@@ -238,7 +243,7 @@ def _make(env_id: str, options: Arguments) -> gym.Env:
         if registered:
             text += f" {module} has registered {textwrap.shorten(', '.join(registered), 300)}"
         elif module:
-            text += f" {module} registers nothing when it is imported; write {module}:FUNCTION:ID if a function does it"
+            text += f" {module} registers nothing when it is imported; write MODULE:FUNCTION:ID if a function does it"
         elif isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound):
             text += " Its module has to register it; --env-id your_package:YourGame-v0 imports your_package first"
         raise UsageError(text) from error
@@ -310,9 +315,12 @@ def _registered_by(path: str) -> list[str]:
         with Guard(lambda: f"the module {module!r}"):
             imported = importlib.import_module(module)
             if function:
+                if not hasattr(imported, function):
+                    raise UsageError(f"the module {module!r} has no function {function!r}; write MODULE:FUNCTION:ID")
                 getattr(imported, function)()
     except ModuleNotFoundError as error:
         advice = "It has to be installed or in the current folder, under a name that no other module has"
         raise UsageError(f"the module {module!r} fails to import: {error}. {advice}") from error
     package = module.partition(".")[0]  # which gymnasium may have imported before
-    return [name for name, spec in gym.registry.items() if name not in before or package in str(spec.entry_point)]
+    own = re.compile(rf"(?<![\w.]){package}\b")
+    return [name for name, spec in gym.registry.items() if name not in before or own.search(str(spec.entry_point))]

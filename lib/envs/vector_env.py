@@ -9,13 +9,14 @@ episode ended. These entries may be missing if no episode ended.
     states, rewards, terminations, truncations, infos = envs.step(actions)
 """
 
-import copy
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
 import gymnasium as gym
 import numpy as np
+import torch
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
@@ -27,6 +28,8 @@ from lib.envs.masks import MaskedBox, StackedBox
 from lib.envs.single_env import ActionSpace, Arguments, make_plain_env, wrapped
 from lib.errors import UsageError
 from lib.system.seeds import hashed_seed
+
+log = logging.getLogger(__name__)
 
 STACK = 4  # frames in a state of an Atari game
 
@@ -237,6 +240,34 @@ def _fill_first_states(states: np.ndarray, episode_steps: np.ndarray, which: np.
         states[index, :missing] = states[index, missing]
 
 
+def _without_arrays(state: object) -> object:
+    """Return a copy of an environment's state for a checkpoint, which holds tensors and plain values alone.
+
+    Raises:
+        TypeError: if it holds anything else.
+    """
+    if isinstance(state, dict):
+        return {name: _without_arrays(each) for name, each in state.items()}
+    if isinstance(state, list | tuple):
+        return [_without_arrays(each) for each in state]
+    if isinstance(state, np.ndarray):
+        return torch.from_numpy(state.copy())
+    if isinstance(state, np.generic):
+        return state.item()
+    if state is None or isinstance(state, bool | int | float | str | bytes):
+        return state
+    raise TypeError(f"its state_dict holds a {type(state).__name__}, not only arrays, numbers, texts, lists and dicts")
+
+
+def _with_arrays(state: object) -> object:
+    """Return a copy of what `_without_arrays` returned, with arrays again. Tuples have become lists."""
+    if isinstance(state, dict):
+        return {name: _with_arrays(each) for name, each in state.items()}
+    if isinstance(state, list):
+        return [_with_arrays(each) for each in state]
+    return state.numpy().copy() if isinstance(state, torch.Tensor) else state
+
+
 class Pausable(gym.Wrapper):
     """Environment that ignores actions while `paused` is true. A reset ends the pause.
 
@@ -257,12 +288,19 @@ class Pausable(gym.Wrapper):
         self.paused = False
         if seed is not None and self._carries:
             if self.restoring:
-                self.get_wrapper_attr("load_state_dict")(copy.deepcopy(self.carried))
+                self.get_wrapper_attr("load_state_dict")(_with_arrays(self.carried))
             else:
-                self.carried = copy.deepcopy(self.get_wrapper_attr("state_dict")())
+                self._carry()
         # A reset of some environments leaves an empty dictionary, which an environment may not expect.
         self._first_state, info = self.env.reset(seed=seed, options=options or None)
         return self._first_state, info
+
+    def _carry(self) -> None:
+        try:
+            self.carried = _without_arrays(self.get_wrapper_attr("state_dict")())
+        except TypeError as error:
+            log.warning("What an environment keeps from episode to episode is lost on resume: %s.", error)
+            self._carries = False
 
     def step(self, action: object) -> Stepped:
         if self.paused:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.envs.single_env import CellActions
+from lib.errors import UsageError
 from lib.nets.distributions import Space
 from lib.nets.encoders import BoardEncoder, encoder_of, initialise, make_encoder, orthogonal
 from lib.nets.masking import mask_invalid
@@ -89,11 +90,15 @@ class FastModel(ActorCritic):
         orthogonal(self.value, 0.01)
 
     def _policy_head(self, actions: int | Space) -> nn.Linear | CellPolicy:
-        if isinstance(self.body, BoardEncoder) and isinstance(actions, CellActions):
-            planes, remainder = divmod(actions.n, math.prod(self.split.shape[1:]))
-            if not remainder:
-                return CellPolicy(self.body.features, BoardEncoder.filters, planes)
-        return self.plain_head()
+        if not isinstance(actions, CellActions):
+            return self.plain_head()
+        planes, remainder = divmod(actions.n, math.prod(self.split.shape[1:]))
+        if remainder or not isinstance(self.body, BoardEncoder):
+            raise UsageError(
+                f'metadata["cell_actions"] needs a board and as many actions for each cell; there are {actions.n} '
+                f"actions, and a state has the shape {self.split.shape}"
+            )
+        return CellPolicy(self.body.features, BoardEncoder.filters, planes)
 
     def plain_head(self) -> nn.Linear:
         """Return a policy head for any actions."""

@@ -132,7 +132,8 @@ def resolve(parser: Parser, argv: Argv, script: str) -> Resolved:
         run, recorded = options["resume"], read_params(options["resume"])
         if recorded["script"] != script:
             raise UsageError(f"{run} is a run of {recorded['script']}.py; resume it with that script, not {script}.py")
-        trusted_id(run, recorded["hyperparameters"]["env_name"], options.pop("env_id", None))
+        fields = recorded["hyperparameters"]
+        fields["env_name"] = trusted_id(run, fields["env_name"], options.pop("env_id", None))
         return _resume(parser, argv, options, defaults, config, recorded)
     return _new_run(parser, argv, options, defaults, config)
 

@@ -32,7 +32,7 @@ GAME = {"game": "pong", "repeat_action_probability": 0.0, "full_action_space": F
             "fakes:NoSuchGame-v0",
             "'fakes:NoSuchGame-v0': Environment `NoSuchGame` doesn't exist.* registered Alone-v0, ",
         ),
-        ("json:Game-v0", "json registers nothing when it is imported; write json:FUNCTION:ID if a function does it"),
+        ("json:Game-v0", "json registers nothing when it is imported; write MODULE:FUNCTION:ID if a function does it"),
         (
             "fakes:Catch-v0(size=9, wind=2)",
             r"cannot be made with size=9, wind=2: .*'wind'\. --env-arg NAME=VALUE passes",

@@ -1,5 +1,7 @@
 """Blocks: placing, clearing, legal actions, the end of the game and what is shown."""
 
+from pathlib import Path
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -7,9 +9,11 @@ import torch
 
 from examples import blocks
 from examples.blocks import Blocks
+from lib.analysis.trained_agent import TrainedAgent
 from lib.envs.vector_env import make_vector_env
 from lib.ppo.fast import CellPolicy, FastModel
 from oracles import boards
+from running import assignments, folder
 
 
 def board(*rows):
@@ -82,3 +86,12 @@ def test_the_policy_gets_one_head_for_all_cells():
     model = FastModel(envs.single_observation_space, envs.single_action_space)
     assert isinstance(model.policy, CellPolicy)
     assert model(torch.zeros(1, *envs.single_observation_space.shape))[0].shape == (1, 243)
+
+
+@pytest.mark.slow
+def test_a_trained_agent_is_loaded_with_its_head_for_all_cells(ends, tmp_path):
+    size = assignments("envs=2", "rollout=8", "minibatch=16")
+    options = ("--env-id", "examples.blocks:Blocks-v0", *size, "--stop-after", 16, "--quiet", "--runs-dir", tmp_path)
+    assert ends(Path("distributed/02_ppo_fast.py"), *options)[0] == 0
+    agent = TrainedAgent(folder(tmp_path), env_id="examples.blocks:Blocks-v0")
+    assert isinstance(agent.policy.net.policy, CellPolicy)
