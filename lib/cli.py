@@ -83,7 +83,12 @@ def parser(
     add("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)")
     add("--game", metavar="G", help=f"hyperparameters: {', '.join(hyperparams)} (default: {game})")
     add("--env-id", metavar="ID", help="gymnasium id of another environment; module:id imports the module first")
-    add("--env-arg", metavar="NAME=VALUE", action="append", help="argument of the environment's constructor")
+    add(
+        "--env-arg",
+        metavar="NAME=VALUE",
+        action="append",
+        help="argument of its constructor; channel_axis=N says which axis holds the channels",
+    )
     add("--seed", metavar="N", type=seed, help="seed of all random generators (default: 1)")
     add("--config", metavar="FILE", type=Path, help="JSON file of hyperparameters and options, such as a run's")
     add("--set", metavar="FIELD=VALUE", action="append", help="change a hyperparameter; --set help explains them")
@@ -104,7 +109,7 @@ def add_engine_options(parser: Parser) -> None:
     """Add the options of the actors: engine, patience and address."""
     add = parser.add_argument
     add("--engine", choices=("inline", "process", "ray"), default="process", help="where actors or players run")
-    silence = "restart one that sends nothing for this long, and for three times as long as its last segment took"
+    silence = "restart an actor or player after this silence, or three times its last segment's duration if longer"
     add("--patience", type=positive, default=60, metavar="SECONDS", help=silence)
     add(
         "--address",

@@ -169,8 +169,8 @@ def _made_again(env_id: str, render_mode: str | None) -> CheckedEnv:
     return CheckedEnv(make_plain_env(env_id, render_mode), env_id)
 
 
-# An environment, which has not been reset, goes to another process as its id, and is made there: a copy would lack what
-# its class or a library in C holds.
+# Pickling or copying an environment makes a new one from its id, without its episode: a copy would lack what its class
+# or a library in C holds.
 copyreg.pickle(CheckedEnv, lambda env: (_made_again, (env.env_id, env.render_mode)))
 
 

@@ -120,7 +120,7 @@ def pause(envs: VectorEnv, which: np.ndarray) -> None:
 
 
 def carried(envs: VectorEnv) -> list[object] | None:
-    """Return what each environment has carried into its last seeded reset, or None if that is nothing; see Pausable."""
+    """Return the state that each environment had at its last seeded reset; None if no environment has one."""
     ours = envs.unwrapped
     states = ours.get_attr("carried") if isinstance(ours, SyncVectorEnv | AsyncVectorEnv) else ()
     return None if all(state is None for state in states) else list(states)
@@ -128,7 +128,7 @@ def carried(envs: VectorEnv) -> list[object] | None:
 
 @contextmanager
 def restoring(envs: VectorEnv, states: Sequence[object] | None) -> Iterator[None]:
-    """Give back what `carried` has returned, in the seeded resets of this context."""
+    """Load these states, which `carried` has returned, in the seeded resets of this context."""
     ours = envs.unwrapped
     if not isinstance(ours, SyncVectorEnv | AsyncVectorEnv) or states is None:
         yield
@@ -274,7 +274,7 @@ class Pausable(gym.Wrapper):
     Attributes:
         carried: what the environment kept from earlier episodes at its last seeded reset, such as the level of a
             curriculum: a copy of its state_dict; None if it has no state_dict and load_state_dict.
-        restoring: whether seeded resets give it back.
+        restoring: whether seeded resets load `carried`.
     """
 
     def __init__(self, env: gym.Env):

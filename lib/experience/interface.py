@@ -28,7 +28,7 @@ class Stopped(Exception):
 
 
 class ExperienceSource:
-    """Base of experience sources: what a run knows of them.
+    """Base class of experience sources: the interface that a run uses.
 
     Attributes:
         PARTS: names of the activities that `clock` times, such as stepping the environment.

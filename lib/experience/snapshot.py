@@ -39,7 +39,7 @@ class Snapshot:
         starts: (num_envs,) int64, number of kept steps before that reset.
     """
 
-    ROOM = 1024  # steps for which memory is added
+    ROOM = 1024  # steps for which memory is added at least
 
     def __init__(self, seeds_of: Callable[[int], Sequence[int]], num_envs: int, action_space: spaces.Space[object]):
         self.resets: np.ndarray | None = None

@@ -189,14 +189,15 @@ class Stream(ExperienceSource):
         self.envs.close()
 
     def state_dict(self) -> State:
-        """Add the snapshot, and what the environments carry."""
+        """Return also the snapshot, and what the environments carry."""
         snapshot = self._snapshot.state_dict() | {"states": torch.from_numpy(self.states.copy())}
         return super().state_dict() | {"snapshot": snapshot, "carried": vector_env.carried(self.envs)}
 
     def load_state_dict(self, state: State) -> None:
         """Reset with the seeds of a snapshot, and replay its actions. Half a million Atari steps take a minute or two.
 
-        If that fails or leads to other states, reset all environments and log a warning.
+        If that fails or leads to other states, reset all environments and log a warning. A state without actions starts
+        new episodes; see snapshot.without_actions.
 
         Raises:
             Fault: if it fails in an environment with a process of its own, which has ended.

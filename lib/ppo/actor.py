@@ -100,7 +100,7 @@ class ActorSettings:
 
     @cached_property
     def env(self) -> DiscreteVectorEnv:
-        """One of the environments. It is closed, and tells their spaces."""
+        """A closed environment of the game, for its spaces."""
         env = self.make_envs(1)
         env.close()
         return env

@@ -67,7 +67,7 @@ def seed_everything(seed: int) -> None:
 
 
 def hashed_seed(*numbers: int) -> int:
-    """Hash numbers to a seed of 31 bits, which simulators written in C take, too. Zeros at the end have no effect."""
+    """Hash numbers to a 31-bit seed: simulators written in C take no larger one. Zeros at the end have no effect."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0]) >> 1
 
 
