@@ -127,8 +127,7 @@ def make_players(
         except Exception as error:  # of the environment
             reason = f"{type(error).__name__}: {error}"
             if not players:
-                advice = "Leave out --evaluate-every; the run is evaluated at its end"
-                raise UsageError(f"an evaluation cannot make an environment of its own: {reason}. {advice}") from error
+                raise UsageError(f"an evaluation cannot make an environment of its own: {reason}") from error
             made = len(players)
             log.info("The evaluation plays in %d of %d environments, because others fail: %s", made, number, reason)
             break

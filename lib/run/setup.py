@@ -122,7 +122,10 @@ def setup_ignite(
         recorder: Recorder | None = None
         with undisturbed():
             if net is not None and options.evaluate_every:
-                players = make_players(partial(make_env, params.env_name, any_actions=True), EPISODES_BETWEEN)
+                try:
+                    players = make_players(partial(make_env, params.env_name, any_actions=True), EPISODES_BETWEEN)
+                except UsageError as error:
+                    raise UsageError(f"{error}. Leave out --evaluate-every") from error
                 opened += [player.env for player in players]
                 periodic = PeriodicEvaluation(
                     options.evaluate_every, GreedyPolicy(net), players, options.seed, steps, stopped
