@@ -22,7 +22,7 @@ MISLEADING = (OSError, MemoryError, SystemExit)
 # Messages of errors that environments written for gym raise.
 OLD_MANNER = "Gym is incompatible|inherit from .*gymnasium|reset.. got an unexpected|expected 5, got 4|and no info"
 
-Info = dict[str, Any]  # what an environment tells besides
+Info = dict[str, Any]  # info dictionary of a step or reset
 Reset = tuple[Any, Info]  # what `reset` returns
 Stepped = tuple[Any, SupportsFloat, bool, bool, Info]  # what `step` returns
 

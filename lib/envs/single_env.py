@@ -52,10 +52,10 @@ class EnvId(NamedTuple):
         try:
             call = cast(ast.Call, ast.parse(f"f({rest or ')'}", mode="eval").body)
             arguments = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-        except (SyntaxError, ValueError):
-            call = None
-        if call is None or call.args:
-            raise UsageError(f"an id is ID, MODULE:ID or ID(name=value), not {env_id!r}")
+            if call.args:
+                raise ValueError("an argument without a name")
+        except (SyntaxError, ValueError) as error:
+            raise UsageError(f"an id is ID, MODULE:ID or ID(name=value), not {env_id!r}") from error
         for argument, equals, text in (each.partition("=") for each in assignments):
             if not (equals and argument.isidentifier()):
                 raise UsageError(f"--env-arg takes NAME=VALUE, not {argument + equals + text!r}")

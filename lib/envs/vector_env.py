@@ -10,7 +10,7 @@ episode ended. These entries may be missing if no episode ended.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
@@ -240,32 +240,33 @@ def _fill_first_states(states: np.ndarray, episode_steps: np.ndarray, which: np.
         states[index, :missing] = states[index, missing]
 
 
-def _without_arrays(state: object) -> object:
-    """Return a copy of an environment's state for a checkpoint, which holds tensors and plain values alone.
+def _converted(state: object, convert: Callable[[object], object]) -> object:
+    """Return a copy of an environment's state, with its arrays and plain values converted. Tuples become lists."""
+    if isinstance(state, dict):
+        return {name: _converted(each, convert) for name, each in state.items()}
+    if isinstance(state, list | tuple):
+        return [_converted(each, convert) for each in state]
+    return convert(state)
+
+
+def _to_saved(value: object) -> object:
+    """Convert an array to a tensor, because a checkpoint holds tensors and plain values alone.
 
     Raises:
-        TypeError: if it holds anything else.
+        TypeError: if the value is neither an array nor plain.
     """
-    if isinstance(state, dict):
-        return {name: _without_arrays(each) for name, each in state.items()}
-    if isinstance(state, list | tuple):
-        return [_without_arrays(each) for each in state]
-    if isinstance(state, np.ndarray):
-        return torch.from_numpy(state.copy())
-    if isinstance(state, np.generic):
-        return state.item()
-    if state is None or isinstance(state, bool | int | float | str | bytes):
-        return state
-    raise TypeError(f"its state_dict holds a {type(state).__name__}, not only arrays, numbers, texts, lists and dicts")
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    raise TypeError(f"its state_dict holds a {type(value).__name__}, not only arrays, numbers, texts, lists and dicts")
 
 
-def _with_arrays(state: object) -> object:
-    """Return a copy of what `_without_arrays` returned, with arrays again. Tuples have become lists."""
-    if isinstance(state, dict):
-        return {name: _with_arrays(each) for name, each in state.items()}
-    if isinstance(state, list):
-        return [_with_arrays(each) for each in state]
-    return state.numpy().copy() if isinstance(state, torch.Tensor) else state
+def _from_saved(value: object) -> object:
+    """Convert what `_to_saved` returned."""
+    return value.numpy().copy() if isinstance(value, torch.Tensor) else value
 
 
 class Pausable(gym.Wrapper):
@@ -288,7 +289,7 @@ class Pausable(gym.Wrapper):
         self.paused = False
         if seed is not None and self._carries:
             if self.restoring:
-                self.get_wrapper_attr("load_state_dict")(_with_arrays(self.carried))
+                self.get_wrapper_attr("load_state_dict")(_converted(self.carried, _from_saved))
             else:
                 self._carry()
         # A reset of some environments leaves an empty dictionary, which an environment may not expect.
@@ -297,7 +298,7 @@ class Pausable(gym.Wrapper):
 
     def _carry(self) -> None:
         try:
-            self.carried = _without_arrays(self.get_wrapper_attr("state_dict")())
+            self.carried = _converted(self.get_wrapper_attr("state_dict")(), _to_saved)
         except TypeError as error:
             log.warning("What an environment keeps from episode to episode is lost on resume: %s.", error)
             self._carries = False

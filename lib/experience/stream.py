@@ -3,13 +3,14 @@
 import logging
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
 
 from lib.envs import vector_env
+from lib.envs.checked_env import Info
 from lib.envs.frames import stacks_frames
 from lib.errors import Fault
 from lib.experience.episodes import Episode
@@ -24,15 +25,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Infos = dict[str, Any]  # of a step or reset of a vector environment
-
 
 class Step(NamedTuple):
     """One step of all environments.
 
     Attributes:
-        states: (num_envs, ...) states in which the actions were taken. Replays get only the newest frame of each, and
-            the first frame of an episode fills the whole stack.
+        states: (num_envs, ...) states in which the actions were taken. Those of ExperienceStream.steps hold only the
+            newest frames, (num_envs, *frame_shape); the first frame of an episode fills the whole stack.
         actions: (num_envs, ...).
         rewards: (num_envs,) float32.
         terminated: (num_envs,) bool.
@@ -169,19 +168,19 @@ class Stream(ExperienceSource):
             self.states, infos = self.envs.reset(seed=seeds, options=options)  # type: ignore[arg-type]
         self._record_no_ops(infos, which)
 
-    def _record_no_ops(self, infos: Infos, started: np.ndarray) -> None:
+    def _record_no_ops(self, infos: Info, started: np.ndarray) -> None:
         """Record the emulator frames that native games have played before the first state of a new episode."""
         if self._native:
             frames = infos["episode_frame_number"]
             self._no_ops = frames.copy() if self._no_ops is None else np.where(started, frames, self._no_ops)
 
-    def _episode(self, env: int, infos: Infos, last_state: np.ndarray) -> Episode:
+    def _episode(self, env: int, infos: Info, last_state: np.ndarray) -> Episode:
         total, length = self._return_and_length(env, infos)
         no_ops = None if self._no_ops is None else int(self._no_ops[env])
         trace = self._snapshot.trace(env, length, last_state, no_ops)
         return Episode(total, length, self.steps_done, since_process_start(), env, trace)
 
-    def _return_and_length(self, env: int, infos: Infos) -> tuple[float, int]:
+    def _return_and_length(self, env: int, infos: Info) -> tuple[float, int]:
         """Return the undiscounted, unclipped return and the agent steps of an episode that has just ended."""
         return float(infos["episode"]["r"][env]), int(infos["episode"]["l"][env])
 

@@ -92,7 +92,7 @@ class Agent:
 
         Args:
             states: (n, ...) states: the latest of all environments, or those that end the episodes of `truncated`.
-            truncated: (N,) bool, environments whose episodes end.
+            truncated: (N,) bool, environments whose episodes end. Only an agent with a memory needs it.
 
         Returns:
             (n,) float32, on the CPU.

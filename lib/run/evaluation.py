@@ -60,8 +60,8 @@ def evaluate(
 ) -> Json:
     """Play whole episodes, and return their statistics; see `summary`.
 
-    They are played in groups. A group always has the same episodes, played in the same steps. So the results do not
-    depend on the number of processes.
+    They are played in groups. A group always has the same episodes, played in the same steps, unless fewer environments
+    than episodes can be made. So the results do not depend on the number of processes.
 
     Args:
         policy, make_env: see episode_player.Policy and single_env.make_env.
@@ -226,7 +226,7 @@ class PeriodicEvaluation:
 
     every: int  # agent steps between two evaluations
     policy: Policy
-    players: Sequence[EpisodePlayer]  # of environments from make_env; all episodes are played together
+    players: Sequence[EpisodePlayer]  # of environments from make_env; one for each episode, if so many can be made
     seed: int
     steps: Callable[[], int]  # returns the agent steps so far
     stopped: Callable[[], bool] = lambda: False  # returns whether to abandon an evaluation

@@ -43,7 +43,7 @@ from lib.run.tensorboard import FigureFunction, TensorBoard
 from lib.system import memory
 from lib.system.clock import since_process_start
 from lib.system.log import show_progress, start_console
-from lib.system.machine import use_threads
+from lib.system.machine import choose_threads
 from lib.system.seeds import RandomState, undisturbed
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def setup_ignite(
             "--resume, --init and --evaluate-every need the network; pass save={'net': net} to setup_ignite"
         )
     if options.owns_process and net is not None:
-        use_threads(net)
+        choose_threads(net)
     show_progress(not options.quiet)
     began = 0.0 if options.owns_process else since_process_start()
     time_limit = None if options.time_limit is None else began + options.time_limit

@@ -33,7 +33,7 @@ def has_fast_bfloat16(device: torch.device) -> bool:
     return bool({"amx_bf16", "bf16"} & words) or {"AuthenticAMD", "avx512_bf16"} <= words
 
 
-def use_threads(net: nn.Module) -> None:
+def choose_threads(net: nn.Module) -> None:
     """Let torch use one thread for a network without convolutions, unless OMP_NUM_THREADS says otherwise.
 
     Threads that share so little work wait for each other: beside other programs, DQN on CartPole took three times as

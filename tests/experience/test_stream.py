@@ -100,6 +100,14 @@ def test_a_resumed_source_equals_the_uninterrupted_one(kind, monkeypatch):
     assert list(map(content, itertools.islice(iter(make(seed=2)), 9))) != expected[:9]
 
 
+def test_a_state_that_no_checkpoint_can_hold_is_left_out_with_a_warning(monkeypatch, caplog):
+    monkeypatch.setattr(fakes.Curriculum, "state_dict", lambda env: {"first": {env.first}})
+    source = stream("fakes:Curriculum-v0", 2)
+    source.begin()
+    assert source.state_dict()["carried"] is None
+    assert "is lost on resume: its state_dict holds a set" in caplog.text
+
+
 @pytest.mark.parametrize("kind", ["one by one", "list of images"])
 def test_without_the_actions_of_its_state_a_source_starts_new_episodes_at_once(kind, monkeypatch):
     make, _, count = SOURCES[kind]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lib.system.machine import torch_threads, use_threads
+from lib.system.machine import choose_threads, torch_threads
 
 
 @pytest.mark.parametrize(
@@ -16,5 +16,5 @@ def test_a_network_without_convolutions_gets_one_thread(monkeypatch, layer, chos
         monkeypatch.setenv("OMP_NUM_THREADS", chosen)
     net = nn.Sequential(getattr(nn, layer)(1, 1, *([1] * (layer == "Conv2d"))))
     with torch_threads(3):
-        use_threads(net)
+        choose_threads(net)
         assert torch.get_num_threads() == expected
