@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Basic DQN: the starting point of every extension in chapter 8.
 
-Idea    learn action values from a replay buffer of past transitions; the targets come from a copy of the network, which
+Idea    learn action values from a replay buffer of past transitions. The targets come from a copy of the network that
         is updated only now and then
 Parent  none
 Keeps   nothing, because it has no parent

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """N-step DQN: unroll the Bellman equation.
 
-Idea    use the next n rewards as they were received, and bootstrap from the network only after them
+Idea    use the next n rewards as received, and bootstrap from the network only after n steps
 Parent  01_dqn_basic.py, with n_step for its replay ring
-Keeps   changes the algorithm: a transition covers n steps; exact with -n 1
+Keeps   changes the algorithm: a transition covers n steps. With -n 1 it is exact
 Paper   Sutton, Learning to predict by the methods of temporal differences, 1988,
         https://link.springer.com/article/10.1007/BF00115009
 Run     ./02_dqn_n_steps.py --cuda -n 4

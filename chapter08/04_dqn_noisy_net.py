@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Noisy networks: explore with noisy weights whose noise level is learnt.
 
-Idea    instead of a random action now and then, use a network whose weights are slightly different at every step
+Idea    instead of taking random actions, use a network whose weights are slightly different at every step
 Parent  01_dqn_basic.py, with another network and without epsilon
 Keeps   changes the algorithm: exploration is different
 Paper   Fortunato et al., Noisy networks for exploration, 2018, https://arxiv.org/abs/1706.10295

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rainbow: all six extensions at once, each of which can be left out.
+"""Rainbow: all six extensions at once. Each can be left out.
 
 Idea    the extensions address different problems, so the paper expects their benefits to add up. On Pong, n steps alone
         did as well

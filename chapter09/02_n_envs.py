@@ -4,8 +4,8 @@
 Idea    in each iteration, each of N environments takes a step, and N batches are combined into one; a large forward
         pass or optimizer step costs less than N small ones
 Parent  01_baseline.py, with N environments and an N times larger batch
-Keeps   statistics: batch_size samples per step for any N. There are N times fewer updates, at the same learning rate.
-        At a larger learning rate, Pong took longer to learn, see docs/chapter09.md
+Keeps   statistics: batch_size samples per step for any N. There are N times fewer updates, at the same learning rate,
+        because larger ones slowed learning (docs/chapter09.md)
 Paper   Stooke and Abbeel, Accelerated methods for deep reinforcement learning, 2018, https://arxiv.org/abs/1803.02811
 Run     ./02_n_envs.py --cuda --envs 3
 Read    ExperienceSourceFirstLast in lib/experience/source.py

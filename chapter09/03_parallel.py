@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Play and learn in separate processes: players collect the next transitions during an update.
 
-Idea    each player has its own environment and a copy of the network; the learner has the replay and the optimizer;
-        weights and blocks of transitions are exchanged through pipes, and neither side runs far ahead
+Idea    each player has its own environment and a copy of the network. The learner has the replay and the optimizer.
+        They exchange weights and blocks of transitions through pipes, and neither side runs far ahead
 Parent  01_baseline.py, with its experience source in other processes and batches that are four times larger
 Keeps   statistics: --replay-ratio samples per step, by default as in the baseline. An update uses four batches.
-        Actions are chosen with weights that are 17 to 24 steps old with one player, up to 24 N with N players
+        With one player, actions are chosen with weights that are 17 to 24 steps old; with N players, up to 24 N
 Paper   Horgan et al., Distributed prioritized experience replay, 2018, https://arxiv.org/abs/1803.00933
 Run     ./03_parallel.py --cuda --players 2
 Read    lib/actors/players.py, then lib/actors/player.py and lib/actors/fleet.py

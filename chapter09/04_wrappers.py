@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Faster wrappers: the same states with less work, and optionally in another process.
 
-Idea    fetch only the screens that are used, store frames contiguously so that a stack of four is a view, and leave out
+Idea    fetch only the screens that are used; store frames contiguously, so that a stack of four is a view; leave out
         wrappers that only check how an environment is used
 Parent  02_n_envs.py, with other wrappers
 Keeps   exact: all states, rewards, episode ends and learnt weights are the same; with --parallel, statistics as in

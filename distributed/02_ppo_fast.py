@@ -2,8 +2,8 @@
 """Fast PPO: a small network in bfloat16, normalised states and values, and updates that become smaller.
 
 Idea    a small network learns fast if its input is centred and its values are in units of the returns' standard
-        deviation. The learning rate is as high as a target for the policy's KL divergence allows. The target and the
-        entropy bonus are annealed, so that the policy explores first and settles later
+        deviation. The learning rate follows a target for the policy's KL divergence. The target and the entropy bonus
+        are annealed, so that the policy explores first and settles later
 Parent  01_ppo.py
 Keeps   changes the algorithm: another network, learning rate and hyperparameters
 Paper   van Hasselt et al., Learning values across many orders of magnitude, 2016, https://arxiv.org/abs/1602.07714

@@ -2,7 +2,7 @@
 """PPO with actors that run in this process, in other processes, or on a Ray cluster.
 
 Idea    the environments of 02_ppo_fast.py are divided among actors; the learner sends its weights to the actors, and
-        they send back trajectory segments. With --async they play during updates, and V-trace corrects the lag
+        they send back trajectory segments. With --async they play during updates; V-trace corrects the policy lag
 Parent  02_ppo_fast.py, with actors in place of its sampler
 Keeps   close: the same steps and updates up to rounding; with --async, statistics
 Paper   Espeholt et al., IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures,

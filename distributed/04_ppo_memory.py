@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""PPO with a memory: a recurrent network for environments that do not show everything at once.
+"""PPO with a memory: a recurrent network for partially observable environments.
 
-Idea    gated recurrent units (GRU) between the encoder and the heads carry what was seen earlier in the episode. A
-        minibatch holds whole sequences: the rollouts of some environments, from the memory with which they began
+Idea    gated recurrent units (GRU) between the encoder and the heads remember earlier observations of the episode. A
+        minibatch holds whole sequences: the rollouts of some environments, each with the memory at its start
 Parent  02_ppo_fast.py
 Keeps   changes the algorithm: another network, and minibatches of sequences
 Paper   Cho et al., Learning phrase representations using RNN encoder-decoder for statistical machine translation, 2014,
