@@ -5,7 +5,7 @@
     ./look.py examples.snake:Snake-v0 --episodes 50
 
 The environment has this project's wrappers, as in training, so an Atari game has four frames per step. Rewards are
-those that an agent learns from, and returns are those before clipping. If the environment reports which actions are
+those from which an agent learns; returns are sums of unclipped rewards. If the environment reports which actions are
 legal, only those are played. The return has its standard error.
 """
 

@@ -6,7 +6,7 @@
     ./play.py 2026-11-20T1200-pong-01_ppo --record --episodes 3      # needs no display
 
 Videos are written to the run folder as videos/play-<step>-episode-<number>-return-<return>.webm, where <step> is the
-agent step of the checkpoint. An episode of which there is a video is not recorded again.
+agent step of the checkpoint. An episode that has a video is not recorded again.
 """
 
 import os

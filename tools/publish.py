@@ -5,7 +5,7 @@
 
 The network first plays greedy episodes, each with its own seed. Their returns are written to the card, README.md. A
 model is a reduced run folder, so play.py, evaluate.py, export.py and --init accept it as well. params.json and the card
-show the command lines of the run, with all paths in them.
+show the command lines of the run, including all paths.
 """
 
 import argparse

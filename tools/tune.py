@@ -4,14 +4,14 @@
     ./tune.py ../distributed/02_ppo_fast.py --env-id CartPole-v1 --trials 20 --jobs 2
     ./tune.py ../chapter09/01_baseline.py --stop-after 300000 --space learning_rate=1e-5:1e-3 --space batch_size=16,32
 
-Options that this tool does not know go to the script. A trial is a run of the script with values that Optuna proposes.
-Its value is the mean return of its training episodes, weighted by their lengths, so that early progress counts. Agent
-steps that a solved trial does not need count with the mean of its last 100 episodes. Once five trials have finished, a
-trial is pruned if its value after 1,000, 2,000, 4,000, ... agent steps is below the median of the others.
+All other options are passed to the script. A trial is a run of the script with values that Optuna proposes. Its value
+is the mean return of its training episodes, weighted by their lengths, so that early progress counts. If a trial is
+solved early, the mean of its last 100 episodes is used for the remaining steps. Once five trials have finished, a trial
+is pruned if its value after 1,000, 2,000, 4,000, ... agent steps is below the median of the others.
 
 runs/tune/<script, options and space>/ holds Optuna's study.db, the runs in trials/, trials.csv, and the best values in
-params.json, for --config. Ctrl-C stops a search. The same command continues it and the runs that were interrupted; a
-larger --trials adds trials.
+params.json, for --config. Ctrl-C stops a search. The same command continues it and its interrupted runs; a larger
+--trials adds trials.
 """
 
 import json
@@ -192,7 +192,7 @@ def main() -> None:
     parser.usage = "%(prog)s SCRIPT [options of the script] [--trials N] [--jobs K] [--space FIELD=VALUES]"
     space_help = (
         "values of a hyperparameter: low:high or a,b,c; repeatable. A range between whole numbers has whole numbers; "
-        f"one whose ends differ tenfold is logarithmic (default: {' '.join(DEFAULT_SPACE)})"
+        f"it is logarithmic if high is at least ten times low (default: {' '.join(DEFAULT_SPACE)})"
     )
     add = parser.add_argument
     add("script", metavar="SCRIPT", type=Path, help="path of the script")
