@@ -191,8 +191,8 @@ def main() -> None:
     parser = cli.runs_tool(__doc__)
     parser.usage = "%(prog)s SCRIPT [options of the script] [--trials N] [--jobs K] [--space FIELD=VALUES]"
     space_help = (
-        "values of a hyperparameter: low:high or a,b,c; repeatable. A range between whole numbers has whole numbers; "
-        f"it is logarithmic if high is at least ten times low (default: {' '.join(DEFAULT_SPACE)})"
+        "values of a hyperparameter: low:high or a,b,c; repeatable. A range between whole numbers has whole numbers. "
+        f"A range is logarithmic if high is at least ten times low (default: {' '.join(DEFAULT_SPACE)})"
     )
     add = parser.add_argument
     add("script", metavar="SCRIPT", type=Path, help="path of the script")
