@@ -108,7 +108,7 @@ CHAPTER08 = {
     "double, n_steps": ("double", "n_step"),
     "rainbow": PARTS,
 }
-ON_PONG = "--fast --envs 8 --v-max 2 --stop-after 320000 " + assigned(
+ON_PONG = "--set normalise=true --envs 8 --v-max 2 --stop-after 320000 " + assigned(
     stop_reward="none",
     milestone=0,
     replay_initial=5000,

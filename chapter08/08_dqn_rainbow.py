@@ -3,8 +3,7 @@
 
 Idea    the extensions address different problems, so the paper expects their benefits to add up. On Pong, n steps alone
         did as well
-Parent  01_dqn_basic.py, with the ideas of 02 to 07, and with several environments, bfloat16 and the small network
-        (--fast) of chapter 9
+Parent  01_dqn_basic.py, with the ideas of 02 to 07, and with several environments and bfloat16 of chapter 9
 Keeps   changes the algorithm: the learning rule is different
 Paper   Hessel et al., Rainbow: combining improvements in deep reinforcement learning, 2018,
         https://arxiv.org/abs/1710.02298
@@ -50,7 +49,7 @@ def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, args.envs, processes=args.async_envs)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     v_max = args.v_max or (2.0 if "Pong" in params.env_name else 10.0)  # see docs/chapter08.md
-    options = {"dueling": dueling, "sigma": args.sigma if noisy else None, "normalise": args.fast or params.normalise}
+    options = {"dueling": dueling, "sigma": args.sigma if noisy else None, "normalise": params.normalise}
     options |= {"support": (-v_max, v_max, 51) if distributional else None, "dtype": encoders.fast_dtype(args.device)}
     net = dqn_model.DQN(space, n_actions, **options).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
@@ -63,9 +62,8 @@ def train(params, args):
     optimizer = torch.optim.Adam(net.parameter_groups(params.learning_rate), fused=True)
 
     def process_batch(engine, batch):
-        batch = batch.for_net(args.device)
         optimizer.zero_grad()
-        loss, errors = calc_loss(batch, net, tgt_net.target_model, double, params.huber)
+        loss, errors = calc_loss(batch.for_net(args.device), net, tgt_net.target_model, double, params.huber)
         loss.backward()
         optimizer.step()
         buffer.update_priorities(batch.indices, priorities_from_errors(errors))
@@ -93,7 +91,5 @@ if __name__ == "__main__":
     parser.add_argument("-n", dest="n_step", type=cli.positive, default=3, metavar="N", help="steps in a return")
     parser.add_argument("--v-max", type=cli.above_zero, metavar="V", help="support: -V to V (Pong: 2, else 10)")
     parser.add_argument("--sigma", type=cli.above_zero, default=0.1, metavar="S", help="initial sigma of the noise")
-    parser.add_argument("--envs", type=cli.positive, default=1, metavar="N", help="number of environments")
-    parser.add_argument("--fast", action="store_true", help="smaller network that normalises its input")
-    cli.add_env_option(parser)
+    cli.add_env_options(parser, envs=1)
     cli.main(train, parser, NAME)

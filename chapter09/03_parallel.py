@@ -40,9 +40,7 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = source.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
-    exp_source = players.Players(
-        exp_source, args.players, args.engine, args.patience, args.address, batch_size=batch_size
-    )
+    exp_source = players.Players(exp_source, args.players, args.engine, args.patience, args.address, batch_size)
     buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 

@@ -39,8 +39,7 @@ def train(params, args):
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = source.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
     if args.parallel:
-        batch_size = params.batch_size * steps
-        exp_source = players.Players(exp_source, 1, args.engine, args.patience, args.address, batch_size=batch_size)
+        exp_source = players.Players(exp_source, 1, args.engine, args.patience, args.address, params.batch_size * steps)
     buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
@@ -71,6 +70,5 @@ def train(params, args):
 if __name__ == "__main__":
     parser = cli.parser(__doc__, named="envs")
     parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="number of environments")
-    parser.add_argument("--parallel", action="store_true", help="play in another process; see --engine")
-    cli.add_engine_options(parser)
+    cli.add_engine_options(parser, optional=True)
     cli.main(train, parser, NAME)

@@ -66,6 +66,5 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__)
-    parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="number of environments")
-    cli.add_env_option(parser)
+    cli.add_env_options(parser, envs=3)
     cli.main(train, parser, NAME)

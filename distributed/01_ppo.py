@@ -50,5 +50,5 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__, PPO_HYPERPARAMS)
-    cli.add_env_option(parser)
+    cli.add_env_options(parser)
     cli.main(train, parser, NAME)

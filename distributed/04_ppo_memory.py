@@ -49,5 +49,5 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__, PPO_FAST_HYPERPARAMS)
-    cli.add_env_option(parser)
+    cli.add_env_options(parser)
     cli.main(train, parser, NAME)

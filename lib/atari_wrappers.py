@@ -1,9 +1,7 @@
 """The book's Atari wrappers, put together from Stable-Baselines3's. This project's scripts use make_env."""
 
 import gymnasium as gym
-import numpy as np
-from gymnasium import spaces
-from gymnasium.wrappers import ReshapeObservation, TimeLimit, TransformObservation
+from gymnasium.wrappers import ReshapeObservation
 from stable_baselines3.common.atari_wrappers import (
     ClipRewardEnv,
     EpisodicLifeEnv,
@@ -33,10 +31,9 @@ class SkipEnv(MaxAndSkipEnv):
 def wrap_dqn(
     env: gym.Env, stack_frames: int = 4, episodic_life: bool = True, clip_reward: bool = True, noop_max: int = 0
 ) -> gym.Env:
-    """Wrap an Atari game with frame skip 1 for DQN.
+    """Wrap an Atari game with frame skip 1, such as gym.make("PongNoFrameskip-v4"), for DQN.
 
     Args:
-        env: game, such as gym.make("PongNoFrameskip-v4").
         stack_frames: number of frames in a state; 0 means 1.
         episodic_life: end an episode when a life is lost. The next one goes on with the same game.
         clip_reward: replace the reward of a step by its sign.
@@ -46,32 +43,22 @@ def wrap_dqn(
         An environment with states of (stack_frames, 84, 84) uint8, as LazyFrames.
     """
     _require_every_frame(env)
-    env = NoopResetEnv(env, noop_max) if noop_max else env
-    return wrap_deepmind(
-        MaxAndSkipEnv(env, FRAME_SKIP),
-        episodic_life,
-        clip_reward,
-        frame_stack=True,
-        frame_stack_count=stack_frames or 1,
-    )
+    env = MaxAndSkipEnv(NoopResetEnv(env, noop_max) if noop_max else env, FRAME_SKIP)
+    return wrap_deepmind(env, episodic_life, clip_reward, frame_stack=True, frame_stack_count=stack_frames or 1)
 
 
-def make_atari(
-    env_id: str, max_episode_steps: int | None = None, skip_noop: bool = False, skip_maxskip: bool = False
-) -> gym.Env:
+def make_atari(env_id: str, skip_noop: bool = False, skip_maxskip: bool = False) -> gym.Env:
     """Make an Atari game that skips frames, for `wrap_deepmind`.
 
     Args:
         env_id: id of a game with frame skip 1, such as "PongNoFrameskip-v4".
-        max_episode_steps: agent steps after which an episode is truncated.
         skip_noop: start episodes without no-op actions.
         skip_maxskip: observe the last frame of a step instead of the maximum of the last two.
     """
     env = gym.make(env_id)
     _require_every_frame(env)
     env = env if skip_noop else NoopResetEnv(env, NOOP_MAX)
-    env = (SkipEnv if skip_maxskip else MaxAndSkipEnv)(env, FRAME_SKIP)
-    return env if max_episode_steps is None else TimeLimit(env, max_episode_steps)
+    return (SkipEnv if skip_maxskip else MaxAndSkipEnv)(env, FRAME_SKIP)
 
 
 def wrap_deepmind(
@@ -79,43 +66,27 @@ def wrap_deepmind(
     episode_life: bool = True,
     clip_rewards: bool = True,
     frame_stack: bool = False,
-    scale: bool = False,
     pytorch_img: bool = False,
     frame_stack_count: int = 4,
-    skip_firereset: bool = False,
-    fire: bool = True,
 ) -> gym.Env:
-    """Wrap the result of `make_atari` as DeepMind did: grey screens of 84 x 84, and the options below.
+    """Wrap the result of `make_atari` as DeepMind did: grey screens of 84 x 84, and FIRE after a reset if it exists.
 
     Args:
-        env: result of `make_atari`.
-        episode_life: end an episode when a life is lost.
-        clip_rewards: replace the reward of a step by its sign.
-        frame_stack: stack frames; a state is LazyFrames.
-        scale: scale states to float32 from 0 to 1. Do not use it with networks that scale by themselves, as those of
-            lib.dqn_model and the book do.
-        pytorch_img: put the channels first.
-        frame_stack_count: number of frames in a stack.
-        skip_firereset: True has the effect of fire=False.
-        fire: press FIRE after a reset, if the game has that action.
+        episode_life, clip_rewards: see `wrap_dqn`.
+        frame_stack: stack `frame_stack_count` frames; a state is LazyFrames.
+        pytorch_img: put the channels first. Stacked frames always come first, because the networks need that.
 
     Returns:
         An environment with states of (frame_stack_count, 84, 84) with `frame_stack`, otherwise (1, 84, 84) with
-        `pytorch_img` and (84, 84, 1) without. Stacked frames always come first, because the networks need that.
+        `pytorch_img` and (84, 84, 1) without.
     """
     actions = env.get_wrapper_attr("get_action_meanings")()
     env = EpisodicLifeEnv(env) if episode_life else env
-    env = FireResetEnv(env) if fire and not skip_firereset and "FIRE" in actions else env
-    env = WarpFrame(env, SCREEN, SCREEN)
+    env = WarpFrame(FireResetEnv(env) if "FIRE" in actions else env, SCREEN, SCREEN)
     env = ClipRewardEnv(env) if clip_rewards else env
     if frame_stack:
-        env = FrameStack(ReshapeObservation(env, (SCREEN, SCREEN)), frame_stack_count)
-    elif pytorch_img:
-        env = ReshapeObservation(env, (1, SCREEN, SCREEN))
-    if not scale:
-        return env
-    scaled = spaces.Box(0.0, 1.0, env.observation_space.shape, np.float32)
-    return TransformObservation(env, lambda state: np.asarray(state, np.float32) / np.float32(255.0), scaled)
+        return FrameStack(ReshapeObservation(env, (SCREEN, SCREEN)), frame_stack_count)
+    return ReshapeObservation(env, (1, SCREEN, SCREEN)) if pytorch_img else env
 
 
 def _require_every_frame(env: gym.Env) -> None:

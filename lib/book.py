@@ -6,7 +6,6 @@ This project's scripts are tuned by tools/tune.py.
 import argparse
 import dataclasses
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from ignite.engine import Engine
 
+from lib import cli
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, as_hyperparameters
 from lib.run.arguments import usable_device
@@ -24,8 +24,6 @@ from lib.system.seeds import seed_everything
 
 SEED = 123
 UNSOLVED = 10**6  # episodes of a trial that has not solved the game
-
-TrainFunction = Callable[..., int | None]  # see train_or_tune
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -54,7 +52,7 @@ def argparser() -> argparse.ArgumentParser:
 
 def train_or_tune(
     args: argparse.Namespace,
-    train_func: TrainFunction,
+    train_func: Callable[..., int | None],
     best_params: Hyperparameters | SimpleNamespace,
     extra_params: Mapping[str, object] | None = None,
     extra_space: Mapping[str, object] | None = None,
@@ -71,20 +69,17 @@ def train_or_tune(
     """
     seed_everything(SEED)
     params = HYPERPARAMS["pong"] if args.params == "common" else best_params
-    try:
+    with cli.exit_codes():
         device = usable_device(args.dev)
         if args.tune is None:
             train_func(params, device, dict(extra_params or {}))
         else:
             tune_params(params, train_func, device, args.tune, extra_space)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(UsageError.exit_code) from None
 
 
 def tune_params(
     base_params: Hyperparameters | SimpleNamespace,
-    train_func: TrainFunction,
+    train_func: Callable[..., int | None],
     device: torch.device,
     samples: int = 10,
     extra_space: Mapping[str, object] | None = None,
@@ -128,12 +123,8 @@ def tune_params(
     print(f"Best hyperparameters: {best.config}; result: {best.metrics}")
 
 
-def stop_hopeless_trial(engine: Engine, params: object, reward_episode: int, reward_min: float) -> None:
-    """End a trial of a search if it is not solved in time, or if its smoothed return is still below `reward_min`
-    after `reward_episode` episodes.
-    """
-    if not isinstance(params, Hyperparams) or not params.tuner_mode:
-        return
+def stop_hopeless_trial(engine: Engine, params: Any, reward_episode: int, reward_min: float) -> None:
+    """End a trial that is not solved in time, or whose smoothed return is low after `reward_episode` episodes."""
 
     @engine.on(EpisodeEvents.EPISODE_COMPLETED)
     def stop_if_hopeless(engine: Engine) -> None:

@@ -105,9 +105,11 @@ def parser(
     return parser
 
 
-def add_engine_options(parser: Parser) -> None:
-    """Add the options of the actors: engine, patience and address."""
+def add_engine_options(parser: Parser, optional: bool = False) -> None:
+    """Add the options of the actors: engine, patience and address; if they are `optional`, also --parallel."""
     add = parser.add_argument
+    if optional:
+        add("--parallel", action="store_true", help="play in another process; see --engine")
     add("--engine", choices=("inline", "process", "ray"), default="process", help="where actors or players run")
     silence = "restart an actor or player after this silence, or three times its last segment's duration if longer"
     add("--patience", type=positive, default=60, metavar="SECONDS", help=silence)
@@ -120,8 +122,10 @@ def add_engine_options(parser: Parser) -> None:
     )
 
 
-def add_env_option(parser: Parser) -> None:
-    """Add --async-envs for scripts whose environments step together."""
+def add_env_options(parser: Parser, envs: int | None = None) -> None:
+    """Add --async-envs for scripts whose environments step together, and --envs if a default is given."""
+    if envs:
+        parser.add_argument("--envs", type=positive, default=envs, metavar="N", help="number of environments")
     parser.add_argument(
         "--async-envs",
         action=argparse.BooleanOptionalAction,
@@ -143,8 +147,8 @@ def runs_tool(doc: str | None) -> Parser:
     return parser
 
 
-def checkpoint_tool(doc: str | None) -> Parser:
-    """Return the parser of a tool that reads a run's checkpoint: run, env-id, network, checkpoint; see `run_args`."""
+def run_tool(doc: str | None, plays: bool = True) -> Parser:
+    """Return the parser of a tool that reads a run's checkpoint, and that `plays` its agent; see `run_args`."""
     parser = runs_tool(doc)
     add = parser.add_argument
     add("run", metavar="RUN", help="the run's folder, its name in --runs-dir, or last")
@@ -152,25 +156,21 @@ def checkpoint_tool(doc: str | None) -> Parser:
     network_help = "class or function that builds the run's own network from observation space and number of actions"
     add("--network", metavar="FILE.py:NAME", help=network_help)
     add("--checkpoint", default="best", metavar="best|last|STEP", help="checkpoint to load (default: best)")
+    if plays:
+        add("--device", default="cpu", type=usable_device, metavar="D", help="cpu, cuda, ... (default: cpu)")
+        add("--epsilon", default=0.0, type=share, metavar="E", help="probability of a random action (default: 0)")
+        add(
+            "--sample", action="store_true", help="draw actions from PPO's probabilities instead of taking the best one"
+        )
+        add("--seed", default=1, type=seed, metavar="N", help="seed of the episodes (default: 1)")
     return parser
 
 
 def run_args(parser: Parser) -> argparse.Namespace:
-    """Parse the command line of a `checkpoint_tool` or `run_tool`, and replace the run's name by its folder."""
+    """Parse the command line of a `run_tool`, and replace the run's name by its folder."""
     args = parser.parse_args()
     args.run = find(args.run, args.runs_dir)
     return args
-
-
-def run_tool(doc: str | None) -> Parser:
-    """Return the parser of a tool that plays a run's agent: the checkpoint's options, and how to play it."""
-    parser = checkpoint_tool(doc)
-    add = parser.add_argument
-    add("--device", default="cpu", type=usable_device, metavar="D", help="cpu, cuda, ... (default: cpu)")
-    add("--epsilon", default=0.0, type=share, metavar="E", help="probability of a random action (default: 0)")
-    add("--sample", action="store_true", help="draw actions from PPO's probabilities instead of taking the best one")
-    add("--seed", default=1, type=seed, metavar="N", help="seed of the episodes (default: 1)")
-    return parser
 
 
 def quotient(option: str, whole: int, part: int) -> int:

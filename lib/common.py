@@ -65,7 +65,7 @@ def setup_ignite(
         exp_source = PtanSource(exp_source, engine)
     run = setup.setup_ignite(engine, params, exp_source, run_name, extra_metrics, **options)
     PeriodicEvents().attach(engine)
-    if "tuner_mode" in vars(params):
+    if getattr(params, "tuner_mode", False):
         from lib import book
 
         book.stop_hopeless_trial(engine, params, tuner_reward_episode, tuner_reward_min)
@@ -140,7 +140,6 @@ def td_errors(batch: Batch, net: nn.Module, tgt_net: nn.Module, no_grad: bool = 
     values = losses.select_actions(net(batch.states), batch.actions)
     with torch.no_grad() if no_grad else nullcontext():
         targets = losses.q_targets(batch.returns, batch.discounts, tgt_net(batch.next_states))
-    losses.require_batch(values=values, targets=targets)
     return values - targets.detach()
 
 

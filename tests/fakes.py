@@ -128,27 +128,6 @@ def forked_sleeper():
     return pid
 
 
-class Starting(Counting):
-    """Counting whose constructor does more than others.
-
-    Args:
-        how: "ask" a process of its own, "wait" without end in the processes of a ProcessVectorEnv after printing a
-            line, or "fail" in the second of these processes.
-    """
-
-    def __init__(self, how):
-        super().__init__()
-        if how == "ask":
-            simulator = multiprocessing.get_context("spawn").Process(target=int)
-            simulator.start()
-            simulator.join()
-        if how == "wait" and multiprocessing.parent_process() is not None:
-            print("waiting for a licence", flush=True)
-            time.sleep(600)
-        if how == "fail" and multiprocessing.current_process().name.endswith("-1"):
-            raise RuntimeError("only one game can be open")
-
-
 class Unbuildable(Counting):
     """Environment that no other process can unpickle, because it needs a module that does not exist."""
 
@@ -413,32 +392,42 @@ class Forgetful(Shown):
 
 
 class Failing(Catch):
-    """Catch that raises, hangs, exits the process or returns a wrong value in one of its steps.
+    """Catch that does something else in its constructor, or in one of its steps.
 
     Args:
-        how: "raise", "local" (raise an error that cannot be pickled), "hang", "die", "exit", "nan" (reward) or "none"
-            (observation).
+        how: in the constructor "ask" a process of its own, "wait" without end in the processes of a ProcessVectorEnv
+            after printing a line, or "fail" in the second of these processes. In a step "raise" an error that cannot be
+            pickled, "hang", "die", "exit", or return the reward "nan" or the observation "none".
         at: number of that step, counted over all episodes.
     """
 
     def __init__(self, how, at=102, zoom=1):
         super().__init__(zoom=zoom)
         self.how, self.left = how, at
+        if how == "ask":
+            simulator = multiprocessing.get_context("spawn").Process(target=int)
+            simulator.start()
+            simulator.join()
+        if how == "wait" and multiprocessing.parent_process() is not None:
+            print("waiting for a licence", flush=True)
+            time.sleep(600)
+        if how == "fail" and multiprocessing.current_process().name.endswith("-1"):
+            raise RuntimeError("only one game can be open")
 
     def play(self, action):
         self.left -= 1
-        how = self.how if self.left == 0 else None
-        if how in ("raise", "local"):
-            kind = RuntimeError if how == "raise" else type("LocalError", (Exception,), {})
-            raise kind("the paddle broke")
-        if how == "die":
-            os._exit(7)
-        if how == "exit":
-            sys.exit(0)
-        while how == "hang":
-            time.sleep(0.1)
         reward, *ends = super().play(action)
-        return float("nan") if how == "nan" else reward, *ends
+        if self.left:
+            return reward, *ends
+        if self.how == "raise":
+            raise type("LocalError", (RuntimeError,), {})("the paddle broke")
+        if self.how == "die":
+            os._exit(7)
+        if self.how == "exit":
+            sys.exit(0)
+        while self.how == "hang":
+            time.sleep(0.1)
+        return float("nan") if self.how == "nan" else reward, *ends
 
     def observe(self):
         return None if self.left == 0 and self.how == "none" else super().observe()
@@ -667,8 +656,6 @@ for environment in (
 register("Catch", Catch, zoom=ZOOM)
 register("Heat", Shape, space=spaces.Box(0.0, 1.0, (2, 2, 7, 7), np.float32))
 register("Numbers", Coded, plain=True)
-for how in ("ask", "wait", "fail"):
-    register(f"Starting-{how}", Starting, how=how)
 register(
     "ShortPong",  # episodes of 100 steps
     "ale_py.env:AtariEnv",
@@ -678,7 +665,7 @@ register(
     frameskip=1,
     repeat_action_probability=0.0,
 )
-for how in ("raise", "local", "hang", "die", "exit", "nan", "none"):
+for how in ("ask", "wait", "fail", "raise", "hang", "die", "exit", "nan", "none"):
     register(f"Failing-{how}", Failing, how=how, zoom=ZOOM)
 SHAPES: dict[str, spaces.Space[Any]] = {
     "Vector": spaces.Box(-1.0, 1.0, (6,), np.float64),

@@ -31,28 +31,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-# Packages that scripts import sooner or later, and not every test process has imported.
+# What scripts import sooner or later, beside what the collection of the tests has imported.
 PRELOADED = (
-    "ale_py",
-    "cv2",
-    "gymnasium.wrappers",
-    "ignite.handlers",
+    "lib.common",
     "matplotlib.backends.backend_agg",
     "matplotlib.figure",
-    "mpl_toolkits.mplot3d",
-    "PIL.BmpImagePlugin",
-    "PIL.GifImagePlugin",
-    "PIL.Image",
-    "PIL.JpegImagePlugin",
-    "PIL.PpmImagePlugin",
     "pandas",
-    "ptan",
-    "tensorboard.plugins.hparams.metadata",
-    "tensorboard.summary.writer.event_file_writer",
     "torch._dynamo",  # imported by the first step of an optimizer
     "torch.utils.serialization",
-    "torch.utils.tensorboard",
-    "tqdm",
 )
 STREAMS = ("stdout", "stderr")
 _server: Connection  # set by `start`
@@ -113,30 +99,25 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def start(preload: bool) -> None:
-    """Fork the server, and one that becomes the fork server of actors in this process. No test may have run before.
-
-    `preload` is whether PRELOADED is imported here, or before the first script.
-    """
+def start() -> None:
+    """Fork the server. No test may have run before."""
     global _server
-    if preload:
-        import_preloaded()
-    ours, theirs = socket.socketpair()
+    for module in PRELOADED:
+        import_module(module)
+    _server, theirs = multiprocessing.Pipe()
     if os.fork() == 0:
         try:
-            close_all_but(theirs)
-            serve(Connection(theirs.detach()))
+            close_all_but(theirs.fileno())
+            serve(theirs)
         finally:
             os._exit(0)
     theirs.close()
-    _server = Connection(ours.detach())
-    fork_server_of_actors()
 
 
-def close_all_but(connection: socket.socket) -> None:
-    """Close all files except standard ones and the connection: others must see the end of the process that has them."""
-    os.closerange(3, connection.fileno())
-    os.closerange(connection.fileno() + 1, 4096)
+def close_all_but(number: int) -> None:
+    """Close all files except standard ones and this one: others must see the end of the process that has them."""
+    os.closerange(3, number)
+    os.closerange(number + 1, 4096)
 
 
 def ask(request: Any) -> int | None:
@@ -166,6 +147,10 @@ def serve(client: Connection) -> None:
     faulthandler.disable()
     logging.getLogger().handlers.clear()
     sys.unraisablehook, threading.excepthook = sys.__unraisablehook__, threading.__excepthook__
+    # curve.png takes a third of a short run. tests/run/test_curve.py draws it.
+    Figure = import_module("matplotlib.figure").Figure
+    Figure.really_savefig, Figure.savefig = Figure.savefig, save_pixel
+    gc.freeze()  # the collector of a forked process would copy all that was imported
     with suppress(EOFError):
         while True:
             request = client.recv()
@@ -173,27 +158,11 @@ def serve(client: Connection) -> None:
                 pid, status = os.waitpid(request, os.WNOHANG)
                 client.send(os.waitstatus_to_exitcode(status) if pid else None)
                 continue
-            if not gc.get_freeze_count():
-                prepare()
             script = os.fork()
             if script == 0:
                 client.close()
                 run_forked(*request)
             client.send(script)
-
-
-def import_preloaded() -> None:
-    for module in PRELOADED:
-        import_module(module)
-
-
-def prepare() -> None:
-    """Prepare the server for its first script."""
-    import_preloaded()
-    # curve.png takes a third of a short run. tests/run/test_curve.py draws it.
-    figure = import_module("matplotlib.figure").Figure
-    figure.really_savefig, figure.savefig = figure.savefig, save_pixel
-    gc.freeze()  # the collector of a forked process would copy all that was imported
 
 
 def save_pixel(figure: Any, file: Any, **options: Any) -> None:
@@ -208,7 +177,6 @@ def fork_server_of_actors() -> None:
     ours, theirs = socket.socketpair()
     server = os.fork()
     if server == 0:
-        ours.close()
         become_server_of_actors(theirs)
     theirs.close()
     start_process = util.spawnv_passfds
@@ -229,7 +197,7 @@ def fork_server_of_actors() -> None:
 def become_server_of_actors(connection: socket.socket) -> NoReturn:
     """Wait for the request of `fork_server_of_actors`, and serve. Exit if the script ends without a request."""
     try:
-        close_all_but(connection)
+        close_all_but(connection.fileno())
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
         message, received, *_ = socket.recv_fds(connection, 2**20, 9)
         if message:
@@ -246,12 +214,7 @@ def become_server_of_actors(connection: socket.socket) -> NoReturn:
 
 
 def run_forked(
-    script: str,
-    options: list[str],
-    cwd: str,
-    env: dict[str, str],
-    output: str,
-    start_new_session: bool,
+    script: str, options: list[str], cwd: str, env: dict[str, str], output: str, start_new_session: bool
 ) -> NoReturn:
     """Run a script in this forked process and exit with its exit code."""
     code = 1
@@ -274,9 +237,7 @@ def run_forked(
         runpy.run_path(script, run_name="__main__")
         code = 0
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
+        code = int(end.code or 0)
     finally:  # the forked process must not return to the server's loop
         if sys.exc_info()[0] is not None:
             traceback.print_exc()

@@ -67,15 +67,6 @@ def read() -> list[Fault]:
     return [Fault(name, **fields) for name, fields in content.items()]
 
 
-def copy_tracked(target: Path) -> None:
-    """Copy the files that git tracks, as they are now. Times are kept, so that compiled files stay valid."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=True)
-    for name in filter(None, listed.stdout.split("\0")):
-        if (PROJECT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(PROJECT / name, target / name)
-
-
 def run_tests(project: Path, tests: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     """Run tests in a copy of the project."""
     environment = os.environ | {"PYTHONPATH": str(project)}
@@ -84,6 +75,8 @@ def run_tests(project: Path, tests: Sequence[str]) -> "subprocess.CompletedProce
 
 def attempt(fault: Fault, original: Path) -> str:
     """Apply a fault to a copy of the project, run its test there, and return the verdict."""
+    if stale := fault.staleness(original):
+        return stale
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         project = Path(shutil.copytree(original, Path(folder) / "project"))
         [file] = fault.files(project)
@@ -102,26 +95,17 @@ def main() -> int:
         parser.error(f"mutants.toml does not have {', '.join(unknown)}")
     width = max(len(fault.name) for fault in faults)
     counts: Counter[str] = Counter()
-
-    def report(fault: Fault, verdict: str) -> None:
-        counts[verdict.partition(":")[0]] += 1
-        print(f"{fault.name:<{width}}  {verdict:<8}  {fault.what}", flush=True)
-
-    fresh = []
-    for fault in faults:
-        if stale := fault.staleness(PROJECT):
-            report(fault, stale)
-        else:
-            fresh.append(fault)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(AT_ONCE) as pool:
-        original = Path(folder)
-        copy_tracked(original)
-        unchanged = run_tests(original, sorted({fault.test for fault in fresh})) if fresh else None
+        left_out = shutil.ignore_patterns(".*", "runs")
+        original = Path(shutil.copytree(PROJECT, Path(folder) / "project", ignore=left_out))  # compiled files, too
+        tests = sorted({fault.test for fault in faults if not fault.staleness(original)})
+        unchanged = run_tests(original, tests) if tests else None
         if unchanged is not None and unchanged.returncode:
             print(f"{unchanged.stdout}\nThe tests fail without a fault, so no fault was tried.")
             return 2
-        for fault, verdict in zip(fresh, pool.map(partial(attempt, original=original), fresh), strict=True):
-            report(fault, verdict)
+        for fault, verdict in zip(faults, pool.map(partial(attempt, original=original), faults), strict=True):
+            counts[verdict.partition(":")[0]] += 1
+            print(f"{fault.name:<{width}}  {verdict:<8}  {fault.what}", flush=True)
     print(", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
     return int(counts["SURVIVED"] + counts["BROKEN"] > 0)
 

@@ -2,10 +2,8 @@
 
 import ast
 from collections.abc import Iterator
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 from running import PROJECT
 
@@ -24,8 +22,9 @@ LAYERS = (
     ("dqn_extra",),
     ("ppo",),
     ("run",),
+    ("cli",),
     ("book",),
-    ("common", "cli", "analysis"),
+    ("common", "analysis"),
 )
 OUTSIDE = ("chapter", "distributed.", "tests", "tools", "benchmarks", "examples")
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -70,10 +69,7 @@ def test_the_modules_of_lib_have_no_import_cycles():
         }
         for path in LIB
     }
-    try:
-        TopologicalSorter(imports).prepare()
-    except CycleError as error:
-        pytest.fail(" imports ".join(reversed(error.args[1])))
+    TopologicalSorter(imports).prepare()  # a CycleError names the modules
 
 
 def test_nothing_imports_a_script_or_a_test():

@@ -61,32 +61,20 @@ def test_rewards_are_clipped_only_if_asked_for():
 
 
 def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
-    env = atari_wrappers.wrap_dqn(gym.make(BREAKOUT))
-    env.reset(seed=1)
-    lives = [ale(env).lives()]
-    for _ in range(500):
-        if len(lives) < 6 and env.step(0)[2]:
-            lives.append(ale(env).lives())
-            env.reset()
-    assert lives == [5, 4, 3, 2, 1, 0]
-    assert ale(env).lives() == 5
+    env, lives = atari_wrappers.wrap_dqn(gym.make(BREAKOUT)), []
+    while len(lives) < 6:
+        env.reset(seed=1)
+        lives.append(ale(env).lives())
+        while not env.step(0)[2]:
+            pass
+    assert lives == [5, 4, 3, 2, 1, 5]
 
 
-@pytest.mark.parametrize(
-    ("options", "shape", "dtype"),
-    [
-        ({"frame_stack": True}, (4, 84, 84), np.uint8),
-        ({}, (84, 84, 1), np.uint8),
-        ({"pytorch_img": True, "scale": True}, (1, 84, 84), np.float32),
-    ],
-)
-def test_wrap_deepmind_gives_the_asked_for_states(options, shape, dtype):
+@pytest.mark.parametrize(("options", "shape"), [({}, (84, 84, 1)), ({"pytorch_img": True}, (1, 84, 84))])
+def test_wrap_deepmind_gives_the_asked_for_states(options, shape):
     env = atari_wrappers.wrap_deepmind(atari_wrappers.make_atari(PONG), **options)
-    state = np.asarray(env.reset(seed=1)[0])
-    assert (state.shape, state.dtype) == (shape, dtype)
-    assert (env.observation_space.shape, env.observation_space.dtype) == (shape, dtype)
-    if dtype == np.float32:
-        assert 0.0 <= state.min() < state.max() <= 1.0
+    assert env.observation_space.contains(state := env.reset(seed=1)[0])
+    assert state.shape == shape
 
 
 def test_a_state_may_be_the_last_frame_of_a_step():
@@ -99,13 +87,6 @@ def test_a_state_may_be_the_last_frame_of_a_step():
             plain.step(action)
         assert np.array_equal(state, ale(plain).getScreenRGB())
     assert not np.array_equal(state, first)
-
-
-def test_an_episode_can_be_truncated():
-    env = atari_wrappers.wrap_deepmind(atari_wrappers.make_atari(PONG, max_episode_steps=7), frame_stack=True)
-    env.reset(seed=1)
-    ends = [env.step(0)[3] for _ in range(7)]  # FIRE and the action after it are two of the seven steps
-    assert ends.index(True) == 4
 
 
 def test_other_environments_are_refused():

@@ -26,13 +26,8 @@ def test_unpack_batch_stacks_transitions_and_replaces_a_missing_last_state():
         ExperienceFirstLast(lazy(5, 6), 0, -1.0, None),
     ]
     states, actions, rewards, dones, last_states = common.unpack_batch(batch)
-    assert [a.dtype for a in (states, actions, rewards, dones, last_states)] == [
-        np.uint8,
-        np.int64,
-        np.float32,
-        np.uint8,
-        np.uint8,
-    ]
+    kinds = [str(array.dtype) for array in (states, actions, rewards, dones, last_states)]
+    assert kinds == ["uint8", "int64", "float32", "uint8", "uint8"]
     assert states.shape == last_states.shape == (2, 2, 2, 2)
     assert states[:, :, 0, 0].tolist() == [[1, 2], [5, 6]]
     assert last_states[:, :, 0, 0].tolist() == [[2, 9], [5, 6]]
@@ -74,32 +69,18 @@ def test_calc_loss_dqn_equals_a_loop_over_transitions(size, n_actions, seed, gam
     assert common.calc_loss_dqn(batch, net, target, gamma).item() == pytest.approx(expected, rel=1e-4, abs=1e-8)
 
 
-@pytest.mark.parametrize("change", [lambda values: values[:, 0], lambda values: values[:1]])
-def test_calc_loss_dqn_rejects_networks_with_other_shapes(change):
-    net = Table([[1.0, 2.0]] * 3)
-    with pytest.raises((ValueError, IndexError)):
-        common.calc_loss_dqn(BATCH, lambda states: change(net(states)), net, gamma=0.9)
-    with pytest.raises((ValueError, IndexError)):
-        common.calc_loss_dqn(BATCH, net, lambda states: change(net(states)), gamma=0.9)
-
-
 def test_epsilon_decays_linearly_to_its_final_value():
     selector = ptan.actions.EpsilonGreedyActionSelector()
     params = dataclasses.replace(HYPERPARAMS["pong"], epsilon_frames=100, epsilon_final=0.1)
     tracker = common.EpsilonTracker(selector, params)
-    assert selector.epsilon == 1.0
-    seen = []
-    for i in (0, 1, 50, 90, 91, 10**9):
-        tracker.frame(i)
-        seen.append(selector.epsilon)
-    assert seen == pytest.approx([1.0, 0.99, 0.5, 0.1, 0.1, 0.1])
+    for frame, epsilon in ((0, 1.0), (1, 0.99), (50, 0.5), (90, 0.1), (10**9, 0.1)):
+        tracker.frame(frame)
+        assert selector.epsilon == pytest.approx(epsilon)
 
 
 def test_a_restored_tracker_sets_epsilon_at_once():
-    params = HYPERPARAMS["pong"]
-    tracker = common.EpsilonTracker(SimpleNamespace(epsilon=0.0), params)
-    tracker.frame(params.epsilon_frames // 2)
-    resumed = common.EpsilonTracker(SimpleNamespace(epsilon=0.0), params)
+    tracker, resumed = (common.EpsilonTracker(SimpleNamespace(), HYPERPARAMS["pong"]) for _ in range(2))
+    tracker.frame(50_000)
     resumed.load_state_dict(tracker.state_dict())
     assert resumed.selector.epsilon == tracker.selector.epsilon == 0.5
 

@@ -94,14 +94,11 @@ def test_dueling_streams_have_half_the_hidden_units_each():
 def test_a_dueling_distribution_subtracts_the_mean_advantage_at_each_atom():
     net, states = dqn_model.DQN((3,), 4, dueling=True, support=(-2.0, 2.0, 5)), torch.rand(5, 3)
     features = net.conv(states)
-    value, advantage = net.value(features), net.advantage(features).reshape(5, 4, 5)  # type: ignore[misc]
-    for row in range(5):
+    values, advantages = net.value(features), net.advantage(features).reshape(5, 4, 5)  # type: ignore[misc]
+    for value, advantage, predicted in zip(values, advantages, net.predict(states), strict=True):
         for action in range(4):
-            logits = [
-                value[row, atom] + advantage[row, action, atom] - sum(advantage[row, :, atom]) / 4 for atom in range(5)
-            ]
-            expected = torch.stack(logits).log_softmax(0)
-            assert torch.allclose(net.predict(states)[row, action], expected, atol=1e-5)
+            logits = [value[atom] + advantage[action, atom] - sum(advantage[:, atom]) / 4 for atom in range(5)]
+            assert torch.allclose(predicted[action], torch.stack(logits).log_softmax(0), atol=1e-5)
 
 
 def test_a_return_distribution_sums_to_one_and_its_mean_is_the_action_value():

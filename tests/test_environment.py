@@ -20,17 +20,13 @@ def start_bare(*arguments, cwd):
     return process.returncode, process.stderr
 
 
-@pytest.mark.parametrize(
-    ("variables", "turns"),
-    [({}, "20000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "None")],
-    ids=str,
-)
-def test_torchs_threads_do_not_wait_long_in_a_loop_unless_the_user_says_so(variables, turns):
-    env = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+@pytest.mark.parametrize(("variables", "turns"), [({}, "20000"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "None")])
+def test_torchs_threads_do_not_wait_long_in_a_loop_unless_the_user_says_so(variables, turns, monkeypatch):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
     program = "import lib, os; print(os.environ.get('GOMP_SPINCOUNT'))"
-    command = [sys.executable, "-c", program]
-    process = subprocess.run(command, cwd=PROJECT, env=env | variables, capture_output=True, text=True, check=True)
-    assert process.stdout == f"{turns}\n"
+    env = os.environ | variables
+    assert subprocess.check_output([sys.executable, "-c", program], cwd=PROJECT, env=env, text=True) == f"{turns}\n"
 
 
 @pytest.mark.parametrize("program", ["distributed/01_ppo.py", "tools/play.py"])
@@ -40,7 +36,6 @@ def test_without_packages_a_program_ends_in_one_line(program):
     assert code == 2
     assert re.match(r"error: \w+ is not installed for ", errors)
     assert errors.count("\n") == 1
-    assert f"`make train` in {PROJECT}" in errors
     assert f"source {PROJECT}/.venv/bin/activate" in errors
 
 

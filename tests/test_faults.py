@@ -1,14 +1,12 @@
 """Faults that come from outside: run folders of somebody else, and wrong environments."""
 
 import re
-import subprocess
 import sys
 
-import psutil
 import pytest
 
 from finished_runs import edit_params
-from running import BASELINE, ENVIRONMENT, PARALLEL, PROJECT, assignments, folder, result_of, wait_for
+from running import BASELINE, PARALLEL, PROJECT, assignments
 
 EVALUATE, PLAY = (PROJECT / f"tools/{name}.py" for name in ("evaluate", "play"))
 PPO, ACTORS = (PROJECT / f"distributed/{name}.py" for name in ("01_ppo", "03_ppo_actors"))
@@ -67,18 +65,3 @@ def test_a_wrong_environment_is_reported(ends, tmp_path, script, how):
     assert PROBLEMS[how] in errors
     assert re.search(rf"fakes:Failing-{how}-v0 \(episode \d+ from seed \d+, at step \d+\)", errors)
     assert ("Traceback" in errors) == (how == "exit")  # of the environment
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not (PROJECT / ".venv" / ".ready").exists(), reason="make would install everything first")
-def test_the_death_of_make_ends_training_and_tensorboard(tmp_path):
-    catch = f"--env-id fakes:Catch-v0 --set stop_reward=none --quiet --runs-dir {tmp_path}"
-    with subprocess.Popen(["make", "train", f"ARGS={catch}"], cwd=PROJECT, env=ENVIRONMENT) as make:
-        started = psutil.Process(make.pid)
-        wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt")), make)
-        everyone = started.children(recursive=True)
-        assert any("tensorboard" in " ".join(each.cmdline()) for each in everyone)
-        make.kill()
-    _, alive = psutil.wait_procs(everyone, timeout=30)
-    assert alive == []
-    assert result_of(folder(tmp_path))["stopped"] == "SIGTERM"

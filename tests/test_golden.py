@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,20 +128,18 @@ def resets_of(state: Any) -> Any:
 
 def digest(content: Any) -> str:
     """Return the first digits of a hash of nested tensors and plain values."""
-    hashed = hashlib.sha256()
+    return hashlib.sha256(b"".join(parts_of(content))).hexdigest()[:16]
 
-    def add(part: Any) -> None:
-        if isinstance(part, torch.Tensor):
-            hashed.update(f"{part.dtype}{tuple(part.shape)}".encode() + part.contiguous().numpy().tobytes())
-        elif isinstance(part, dict):
-            for key in sorted(part):
-                add(key)
-                add(part[key])
-        elif isinstance(part, list | tuple):
-            for each in part:
-                add(each)
-        else:
-            hashed.update(repr(part).encode())
 
-    add(content)
-    return hashed.hexdigest()[:16]
+def parts_of(content: Any) -> Iterator[bytes]:
+    """Yield the bytes of nested tensors and plain values, in an order that does not depend on that of dictionaries."""
+    if isinstance(content, torch.Tensor):
+        yield f"{content.dtype}{tuple(content.shape)}".encode() + content.contiguous().numpy().tobytes()
+    elif isinstance(content, dict):
+        for key in sorted(content):
+            yield from (repr(key).encode(), *parts_of(content[key]))
+    elif isinstance(content, list | tuple):
+        for each in content:
+            yield from parts_of(each)
+    else:
+        yield repr(content).encode()

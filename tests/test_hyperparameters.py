@@ -13,7 +13,6 @@ from lib.hyperparameters import (
     PPO_HYPERPARAMS,
     as_hyperparameters,
     explain,
-    plain,
 )
 
 BOOK = {
@@ -44,23 +43,18 @@ def test_pong_has_the_books_hyperparameters_and_every_game_its_run_name():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("batch_size", 0, "batch_size is 0; it has to be a whole number, at least 1"),
         ("replay_size", 1e5 + 0.5, "replay_size is 100000.5; it has to be a whole number"),
         pytest.param("gamma", 1.5, "gamma is 1.5; it has to be a finite number, at least 0 and at most 1", id="gamma"),
         ("stop_reward", "high", "stop_reward is 'high'; it has to be a finite number, or none"),
         ("huber", 1, "huber is 1; it has to be true or false"),
+        ("gama", 0.9, "there is no field 'gama'; choose one of env_name, "),
     ],
 )
 def test_an_assignment_that_is_refused_leaves_the_object_as_it_was(name, value, message):
     params = dataclasses.replace(HYPERPARAMS["pong"])
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises((ValueError, AttributeError), match=re.escape(message)):
         setattr(params, name, value)
     assert params == HYPERPARAMS["pong"]
-
-
-def test_an_unknown_field_cannot_be_assigned():
-    with pytest.raises(AttributeError, match="there is no field 'gama'; choose one of env_name, "):
-        HYPERPARAMS["pong"].gama = 0.9
 
 
 def test_numbers_become_plain_ones_of_the_fields_type():
@@ -73,25 +67,21 @@ def test_numbers_become_plain_ones_of_the_fields_type():
 
 
 @pytest.mark.parametrize(
-    ("table", "change", "allowed"),
+    ("change", "allowed"),
     [
-        (HYPERPARAMS, {"replay_initial": 200_000}, "at most replay_size, 100000"),
-        (HYPERPARAMS, {"run_name": "../x"}, "1 to 60 letters"),
-        pytest.param(
-            PPO_FAST_HYPERPARAMS, {"minibatch": 48}, "a divisor of envs * rollout, 1024: one of 2, 4, 8", id="minibatch"
-        ),
-        pytest.param(PPO_FAST_HYPERPARAMS, {"clip": 1.5}, "a finite number, above 0 and at most 1", id="inherited"),
+        pytest.param({"minibatch": 48}, "a divisor of envs * rollout, 1024: one of 2, 4, 8", id="minibatch"),
+        pytest.param({"clip": 1.5}, "a finite number, above 0 and at most 1", id="inherited"),
+        ({"run_name": "../x"}, "1 to 60 letters"),
     ],
 )
-def test_values_that_do_not_fit_together_are_refused_by_name(table, change, allowed):
+def test_values_that_do_not_fit_together_are_refused_by_name(change, allowed):
     [(name, value)] = change.items()
-    with pytest.raises(ValueError, match=re.escape(f"{name} is {value!r}; it has to be ")) as error:
-        dataclasses.replace(table["pong"], **change)
-    assert allowed in str(error.value)
+    with pytest.raises(ValueError, match=re.escape(f"{name} is {value!r}; it has to be {allowed}")):
+        dataclasses.replace(PPO_FAST_HYPERPARAMS["pong"], **change)
 
 
-def test_values_that_do_not_fit_together_are_refused_by_the_run_if_they_were_assigned():
-    params = dataclasses.replace(HYPERPARAMS["pong"])
+def test_assigned_values_that_do_not_fit_together_are_refused_by_the_run():
+    params = dataclasses.replace(HYPERPARAMS["pong"], max_steps=20_000)
     params.max_steps = 10_000
     with pytest.raises(ValueError, match=r"max_steps is 10000; it has to be above replay_initial, 10000"):
         as_hyperparameters(params)
@@ -106,22 +96,11 @@ def test_a_namespace_becomes_hyperparameters_if_it_has_the_books_fields():
         as_hyperparameters(book)
 
 
-def test_texts_of_set_become_values():
-    assert list(map(repr, map(plain, ("1e6", "-3", "None", "False", "high")))) == [
-        "1000000.0",
-        "-3",
-        "None",
-        "False",
-        "'high'",
-    ]
-
-
 @pytest.mark.parametrize("table", TABLES)
 def test_every_hyperparameter_is_explained(table):
-    lines = explain(table["pong"]).splitlines()
-    starts = [line.partition("=")[0] for line in lines if not line.startswith(" ")]
-    assert starts == [field.name for field in dataclasses.fields(table["pong"])]
-    assert all(re.search(r"(^|=\S+) +[a-zA-Z0-9]\S", line) for line in lines)
+    lines = [line for line in explain(table["pong"]).splitlines() if not line.startswith(" ")]
+    assert [line.partition("=")[0] for line in lines] == [field.name for field in dataclasses.fields(table["pong"])]
+    assert all(re.search(r"=\S+ +[a-zA-Z0-9]\S", line) for line in lines)
 
 
 def test_the_textbook_rate_falls_linearly_to_0_at_the_last_step():

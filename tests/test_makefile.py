@@ -5,15 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from running import ENVIRONMENT, PROJECT
+from running import ENVIRONMENT, PROJECT, folder, result_of, wait_for
+
+# With this Python's packages in place of .venv, so that nothing is installed.
+MAKE = ("make", "--silent", "--assume-old=.venv/.ready", f"BIN={Path(sys.executable).parent}")
 
 
-def make(*words, folder=PROJECT):
-    """Run make with this Python's packages in place of .venv."""
-    words = ("make", "--silent", "--assume-old=.venv/.ready", f"BIN={Path(sys.executable).parent}", *words)
-    return subprocess.run(words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+def make(*words, cwd=PROJECT):
+    return subprocess.run((*MAKE, *words), cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.slow
@@ -32,9 +34,21 @@ esac
     assert "\nTensorBoard: http://127.0.0.1:6007/\n" in process.stdout
 
 
-def copy_makefile(folder):
+@pytest.mark.long
+def test_the_death_of_make_ends_training_and_tensorboard(tmp_path):
+    catch = f"--env-id fakes:Catch-v0 --set stop_reward=none --quiet --runs-dir {tmp_path}"
+    with subprocess.Popen([*MAKE, "train", f"ARGS={catch}"], cwd=PROJECT, env=ENVIRONMENT) as process:
+        wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt")), process)
+        everyone = psutil.Process(process.pid).children(recursive=True)
+        assert any("tensorboard" in " ".join(each.cmdline()) for each in everyone)
+        process.kill()
+    assert psutil.wait_procs(everyone, timeout=30)[1] == []
+    assert result_of(folder(tmp_path))["stopped"] == "SIGTERM"
+
+
+def copy_makefile(target):
     for name in ("Makefile", "requirements.lock", "setup.cfg", "pyproject.toml"):
-        (folder / name).write_text((PROJECT / name).read_text())
+        (target / name).write_text((PROJECT / name).read_text())
 
 
 @pytest.mark.parametrize("python", ["#!/bin/sh\necho '(3, 9)'", "#!/nowhere/python"])
@@ -57,14 +71,14 @@ def test_make_clean_removes_a_link_to_an_environment_but_not_its_target(tmp_path
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "file").touch()
     (tmp_path / ".venv").symlink_to("elsewhere")
-    assert make("clean", folder=tmp_path).returncode == 0
+    assert make("clean", cwd=tmp_path).returncode == 0
     assert not (tmp_path / ".venv").is_symlink()
     assert (tmp_path / "elsewhere" / "file").exists()
 
 
 def test_make_play_shows_the_newest_run_or_else_the_published_model(tmp_path):
     copy_makefile(tmp_path)
-    assert 'tools/play.py "models/pong"' in make("--dry-run", "play", folder=tmp_path).stdout
+    assert 'tools/play.py "models/pong"' in make("--dry-run", "play", cwd=tmp_path).stdout
     for number, name in enumerate(("refused", "rob's newer one", "older")):
         checkpoints = tmp_path / "runs" / name / "checkpoints"
         checkpoints.mkdir(parents=True)
@@ -72,4 +86,4 @@ def test_make_play_shows_the_newest_run_or_else_the_published_model(tmp_path):
         for file in files:
             file.touch()
             os.utime(file, (-number, -number))
-    assert 'tools/play.py "runs/rob\'s newer one"' in make("--dry-run", "play", folder=tmp_path).stdout
+    assert 'tools/play.py "runs/rob\'s newer one"' in make("--dry-run", "play", cwd=tmp_path).stdout

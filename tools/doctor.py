@@ -47,16 +47,13 @@ def check_packages() -> Iterator[tuple[str, str]]:
             yield "ok", f"{package.name} {version}"
 
 
-def check_game() -> tuple[str, str]:
-    """Start a game. The emulator and the ROMs are part of ale-py."""
+def check_machine() -> Iterator[tuple[str, str]]:
+    """Start a game, whose emulator and ROMs are part of ale-py, and look at processor, memory and GPUs."""
     try:
         make_env(GAME).reset(seed=1)
+        yield "ok", f"{GAME} runs"
     except (UsageError, OSError) as error:
-        return "problem", f"{GAME} does not run: {error}; pip install --force-reinstall ale-py"
-    return "ok", f"{GAME} runs"
-
-
-def check_processor() -> Iterator[tuple[str, str]]:
+        yield "problem", f"{GAME} does not run: {error}; pip install --force-reinstall ale-py"
     info, cores = machine.machine(), machine.cores()
     threads, load = torch.get_num_threads(), os.getloadavg()[0]
     yield "ok", f"Python {sys.version.split()[0]}, {info['processor']}, {cores} cores"
@@ -67,22 +64,22 @@ def check_processor() -> Iterator[tuple[str, str]]:
     faster = "faster" if info["fast_bfloat16"] else "not faster, so float32 is used"
     yield "ok", f"{torch.backends.cpu.get_cpu_capability()}; bfloat16 is {faster}"
     yield "ok", f"{memory.free() / 1e9:.1f} GB of memory free"
-
-
-def check_accelerator() -> tuple[str, str]:
-    if torch.cuda.is_available():
-        gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-        shown = ", ".join(f"{gpu.name} with {gpu.total_memory / 1e9:.0f} GB" for gpu in gpus)
-        return "ok", f"CUDA {torch.version.cuda}: {shown}; scripts use it with --cuda"
+    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    for gpu in gpus:
+        yield (
+            "ok",
+            f"{gpu.name} with {gpu.total_memory / 1e9:.0f} GB, CUDA {torch.version.cuda}; scripts use it with --cuda",
+        )
     if torch.backends.mps.is_available():
-        return "ok", "an Apple GPU; scripts use it with --device mps"
-    return "ok", f"PyTorch {torch.__version__} finds no GPU; everything works without one (see docs/install.md)"
+        yield "ok", "an Apple GPU; scripts use it with --device mps"
+    elif not gpus:
+        yield "ok", f"PyTorch {torch.__version__} finds no GPU; everything works without one (see docs/install.md)"
 
 
 def main() -> int:
     cli.tool(__doc__).parse_args()
     problems = 0
-    for level, text in (*check_packages(), check_game(), *check_processor(), check_accelerator()):
+    for level, text in (*check_packages(), *check_machine()):
         print(f"{level:<8} {text}")
         problems += level == "problem"
     print(f"\nProblems to solve first: {problems}" if problems else "\nThis machine is suitable for training.")

@@ -22,7 +22,7 @@ from lib.errors import UsageError
 
 
 def main() -> None:
-    parser = cli.checkpoint_tool(__doc__)
+    parser = cli.run_tool(__doc__, plays=False)
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="output folder (default: export/ in the run)")
     args = cli.run_args(parser)
     export.require_packages()

@@ -32,7 +32,7 @@ import torch
 
 
 def main() -> None:
-    parser = cli.checkpoint_tool(__doc__)
+    parser = cli.run_tool(__doc__, plays=False)
     parser.add_argument("model", metavar="MODEL", type=Path, help="new folder")
     parser.add_argument(
         "--episodes", default=100, type=cli.positive, metavar="N", help="number of episodes (default: 100)"

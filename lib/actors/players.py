@@ -48,10 +48,10 @@ class Players(ExperienceSource):
         engine: one of actors.fleet.ENGINES.
         patience: seconds to wait for a block before the player is started again.
         address: address of a Ray cluster, or None.
-        ahead: number of blocks that a player may be ahead of the learner.
-        rounds: steps of each environment in a block.
         batch_size: transitions in an update of the learner, or None if unknown. While the players run, a learner with
             small updates, of fewer than SMALL_UPDATE transitions, leaves a core to each of them.
+        ahead: number of blocks that a player may be ahead of the learner.
+        rounds: steps of each environment in a block.
 
     Attributes:
         pool: the environments.
@@ -69,9 +69,9 @@ class Players(ExperienceSource):
         engine: str = "process",
         patience: float = 60.0,
         address: str | None = None,
+        batch_size: int | None = None,
         ahead: int = 2,
         rounds: int = 8,
-        batch_size: int | None = None,
     ):
         super().__init__()
         self.pool = source.pool

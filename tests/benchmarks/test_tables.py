@@ -2,31 +2,21 @@
 
 import math
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import check_docs
 import ladder
 import results
+import significance
 import tables
 from tables import Block
 
 
-@pytest.mark.parametrize(
-    ("values", "options", "text"),
-    [
-        ([155.2, 98.4, 271.6], {"digits": 0, "unit": " s"}, "155 s (98 to 272)"),
-        ([5.0, math.inf, 3.0], {"digits": 0}, "5 (3 to never)"),
-        ([5.0, math.inf, 3.0, math.inf], {"digits": 0}, "never (3 to never)"),
-    ],
-)
-def test_a_spread_is_the_median_and_the_range(values, options, text):
-    assert tables.spread(values, **options) == text
-
-
-def test_a_seed_that_did_not_reach_the_goal_counts_as_slower_than_all_others():
-    assert tables.spread_of_seeds([], 3) == "0 of 3 seeds"
-    assert tables.spread_of_seeds([300.0, 200.0], 2) == "250 (200 to 300)"
-    assert tables.spread_of_seeds([300.0], 3) == "never (300 to never), 1 of 3 seeds"
+def test_a_spread_is_the_median_and_the_range():
+    assert tables.spread([155.2, 98.4, 271.6], digits=0, unit=" s") == "155 s (98 to 272)"
+    assert tables.spread([5.0, math.inf, 3.0, math.inf], digits=0) == "never (3 to never)"
 
 
 def cells(text):
@@ -100,3 +90,16 @@ def test_the_ladder_reads_the_scripts_headers():
     name, parent, lines, keeps = ladder.row(ladder.PROJECT / "chapter09/02_n_envs.py")
     assert (name, parent, keeps) == ("chapter09/02_n_envs.py", "chapter09/01_baseline.py", "statistics")
     assert 0 < int(lines) < 50
+
+
+def test_the_permutation_test_on_numbers_worked_by_hand():
+    # Of the 6 ways to draw two of four, only {3, 4} and {1, 2} are as far apart.
+    assert significance.permutation_test(np.array([1.0, 2.0]), np.array([3.0, 4.0])) == pytest.approx(2 / 6)
+    assert significance.permutation_test(np.array([1.0, 1.0]), np.array([1.0, 1.0])) == 1.0
+
+
+def test_runs_without_the_goal_share_the_last_rank():
+    never = math.inf
+    # Ranks 1, 2 and 4.5, 4.5, 4.5. Of the 10 ways to draw two of five, only {1, 2} is as far apart.
+    assert significance.rank_test(pd.Series([100, 200]), pd.Series([never, never, never])) == pytest.approx(1 / 10)
+    assert significance.rank_test(pd.Series([never, never]), pd.Series([never, never])) == 1.0

@@ -5,13 +5,11 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 
 from examples import blocks
 from examples.blocks import Blocks
 from lib.analysis.trained_agent import TrainedAgent
-from lib.envs.vector_env import make_vector_env
-from lib.ppo.fast import CellPolicy, FastModel
+from lib.ppo.fast import CellPolicy
 from oracles import boards
 from running import assignments, folder
 
@@ -79,13 +77,6 @@ def test_the_rendered_frame_shows_the_board_and_the_pieces():
     assert cells((shelf == blocks.PIECE).all(axis=-1)) == [(1, 1), (1, 7), (1, 8), (1, 13), (1, 14), (2, 7)]
     env.step(at(0, 8, 8))
     assert (np.asarray(env.render())[8 * 16 + 8, 8 * 16 + 8] == blocks.PLACED).all()
-
-
-def test_the_policy_gets_one_head_for_all_cells():
-    envs = make_vector_env("examples.blocks:Blocks-v0", 1, any_actions=True)
-    model = FastModel(envs.single_observation_space, envs.single_action_space)
-    assert isinstance(model.policy, CellPolicy)
-    assert model(torch.zeros(1, *envs.single_observation_space.shape))[0].shape == (1, 243)
 
 
 @pytest.mark.slow

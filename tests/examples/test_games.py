@@ -2,9 +2,7 @@
 
 import warnings
 
-import cloudpickle
 import gymnasium as gym
-import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
@@ -39,21 +37,3 @@ def test_a_seed_repeats_its_episodes(env_id):
     player, policy = EpisodePlayer(env := make_env(env_id)), RandomPolicy(env)
     first, second, other = ([player.play(policy, seed, number) for number in range(20)] for seed in (5, 5, 6))
     assert first == second != other
-
-
-def legal_action(env, info, rng):
-    mask = info["action_mask"] if "action_mask" in info else env.get_wrapper_attr("action_masks")()
-    return rng.choice(np.flatnonzero(mask))
-
-
-@pytest.mark.parametrize("env_id", IDS)
-def test_a_pickled_environment_continues_its_episode(env_id):
-    env, rng = gym.make(env_id), np.random.default_rng(2)
-    _, info = env.reset(seed=2)
-    *_, info = env.step(legal_action(env, info, rng))
-    copy = cloudpickle.loads(cloudpickle.dumps(env))
-    for _ in range(5):
-        action = legal_action(env, info, rng)
-        (state, *rest, info), (state_of_copy, *rest_of_copy, _) = env.step(action), copy.step(action)
-        assert np.array_equal(state, state_of_copy)
-        assert rest == rest_of_copy

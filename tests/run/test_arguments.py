@@ -25,7 +25,7 @@ def parser(table=HYPERPARAMS, named=None):
     parser.add_argument("--speed", choices=("low", "high"), default="low")
     parser.add_argument("--without", choices=("noisy", "double"), action="append", default=[])
     parser.add_argument("--fast", action="store_true")
-    cli.add_env_option(parser)
+    cli.add_env_options(parser)
     cli.add_engine_options(parser)
     return parser
 

@@ -23,11 +23,7 @@ def test_evaluate_prints_a_line_and_writes_all_returns(answer, trained_run):
     assert (metrics["episodes"], len(metrics["returns"]), set(metrics["lengths"])) == (20, 20, {6})
     [best] = (trained_run / "checkpoints").glob("best-*.pt")
     assert (metrics["checkpoint"], metrics["step"]) == (best.name, int(best.stem.removeprefix("best-")))
-    assert not (trained_run / "videos").exists()
-
-
-def test_the_evaluation_of_a_model_is_not_overwritten(answer, trained_run):
-    (trained_run / "episodes.csv").unlink()  # as in a published model
+    (trained_run / "episodes.csv").unlink()  # as in a published model, whose evaluation is not overwritten
     (trained_run / "evaluation.json").write_text("{}")
     answer(EVALUATE, trained_run, *SHOWN, "--episodes", 1)
     assert (trained_run / "evaluation.json").read_text() == "{}"
@@ -40,16 +36,12 @@ def test_greedy_play_that_is_below_training_is_reported_and_sampled_play_is_not_
     below = r"Greedy play is clearly below training: mean return 0\.00 instead of \S+ Try \S+ \S*tools/evaluate\.py "
     advice = rf"{below}\S*{path.name} .*--checkpoint last --sample$"
     assert re.search(advice, output, re.MULTILINE)
-    evaluated = result_of(path)["evaluation"]
-    assert (evaluated["mean"], evaluated["below_training"]) == (0.0, True)
-    assert evaluated["training_mean"] >= 7
+    assert result_of(path)["evaluation"]["below_training"]
     options = (path, *trusting(path), "--episodes", 20)
     assert re.search(advice, answer(EVALUATE, *options, "--checkpoint", "last"), re.MULTILINE)
     output = answer(EVALUATE, *options, "--sample", "--output", tmp_path / "sampled.json")
     assert "clearly below" not in output
-    metrics = json.loads((tmp_path / "sampled.json").read_text())
-    assert metrics["sample"]
-    assert 7 < metrics["mean"] < 12
+    assert 7 < json.loads((tmp_path / "sampled.json").read_text())["mean"] < 12
 
 
 def test_a_game_that_allows_one_instance_is_evaluated_in_it(answer, refused, tmp_path):

@@ -1,17 +1,20 @@
-"""tools/publish.py, and --init with the model that it makes."""
+"""tools/publish.py and tools/export.py, and --init with a model or run."""
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from lib.analysis.export import load_onnx
+from lib.analysis.trained_agent import TrainedAgent
 from lib.run import checkpoint
 from running import BASELINE, SHOWN, SMALL_DQN, SMALL_PPO, contents, folder, resuming
 
 pytestmark = pytest.mark.slow
 
-PUBLISH, EVALUATE = Path("tools/publish.py"), Path("tools/evaluate.py")
+PUBLISH, EVALUATE, EXPORT = (Path(f"tools/{name}.py") for name in ("publish", "evaluate", "export"))
 PPO = Path("distributed/01_ppo.py")
 VECTORS = ("--env-id", "fakes:Chain-v0")
 SMALL = {BASELINE: SMALL_DQN, PPO: SMALL_PPO}
@@ -27,20 +30,15 @@ def equal(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.fixture
-def model(answer, original_run, tmp_path):
-    answer(PUBLISH, original_run, tmp_path / "models/well shown", *SHOWN, "--episodes", 10)
-    return tmp_path / "models/well shown"
-
-
-def test_a_model_holds_the_best_network_and_a_card(answer, refused, model, original_run):
+def test_a_model_holds_the_best_network_and_a_card(answer, refused, original_run, tmp_path):
+    model = tmp_path / "models/well shown"
+    answer(PUBLISH, original_run, model, *SHOWN, "--episodes", 10)
     [published] = (model / "checkpoints").glob("*.pt")
     [best] = (original_run / "checkpoints").glob("best-*.pt")
     content = checkpoint.load(published)
     assert set(content) == {"net"}
     assert equal(content["net"], checkpoint.load(best)["net"])
     evaluation = json.loads((model / "evaluation.json").read_text())
-    assert (evaluation["episodes"], len(evaluation["returns"])) == (10, 10)
     card = (model / "README.md").read_text()
     assert f"**{evaluation['mean']:.2f}**" in card
     assert "    tools/play.py 'path/to/well shown' --env-id fakes:Shown-v0\n" in card
@@ -67,3 +65,18 @@ def test_a_run_starts_with_the_weights_of_another(ends, tmp_path, script):
     if script == BASELINE:
         assert equal(first_weights(folder(tmp_path / "c"), "target"), networks["a"])
     assert "-init" in folder(tmp_path / "c").name
+
+
+def test_the_exported_policy_plays_the_run_s_actions_and_replaces_no_other(answer, refused, trained_run):
+    pytest.importorskip("onnxruntime")
+    output = answer(EXPORT, trained_run, *SHOWN)
+    target = trained_run / "export"
+    assert f"{target / 'policy.onnx'}: same actions in 1,000 states" in output
+    shape = json.loads((target / "policy.json").read_text())["state"]["shape"]
+    states = np.random.default_rng(1).integers(0, 256, (64, *shape)).astype(np.uint8)
+    agent = TrainedAgent(trained_run, env_id="fakes:Shown-v0")
+    assert np.array_equal(load_onnx(target / "policy.onnx")(states)[0], agent.policy(states))
+    before = contents(target)
+    message = refused(EXPORT, trained_run, *SHOWN)
+    assert f"{target / 'policy.onnx'} exists; remove it, or give another folder by --output" in message
+    assert contents(target) == before
