@@ -51,9 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
     """Start the fork servers before the first test, in each process that runs tests."""
-    if any(item.get_closest_marker("slow") or item.get_closest_marker("long") for item in session.items):
-        forked.start()
     if session.items:
+        forked.start(preload=any(item.get_closest_marker("slow") for item in session.items))
         forked.fork_server_of_actors()
     return (yield)  # type: ignore[return-value]
 

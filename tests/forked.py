@@ -99,11 +99,11 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def start() -> None:
-    """Fork the server. No test may have run before."""
+def start(preload: bool) -> None:
+    """Fork the server. No test may have run before. `preload`: this process imports PRELOADED, too."""
     global _server
-    for module in PRELOADED:
-        import_module(module)
+    if preload:
+        import_preloaded()
     _server, theirs = multiprocessing.Pipe()
     if os.fork() == 0:
         try:
@@ -158,11 +158,17 @@ def serve(client: Connection) -> None:
                 pid, status = os.waitpid(request, os.WNOHANG)
                 client.send(os.waitstatus_to_exitcode(status) if pid else None)
                 continue
+            import_preloaded()  # for the first script
             script = os.fork()
             if script == 0:
                 client.close()
                 run_forked(*request)
             client.send(script)
+
+
+def import_preloaded() -> None:
+    for module in PRELOADED:
+        import_module(module)
 
 
 def save_pixel(figure: Any, file: Any, **options: Any) -> None:
