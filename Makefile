@@ -4,7 +4,7 @@
 PYTHON ?= $(or $(shell python3.11 -c '' 2>/dev/null && command -v python3.11 || command -v python3),python3)
 PORT ?=
 ARGS ?=
-RUN ?= $(or $(shell ls -t runs/*/checkpoints/*.pt 2>/dev/null | head -1 | sed 's|/checkpoints/[^/]*$$||'),models/pong)
+RUN ?= $(if $(wildcard runs/*/params.json),last,models/pong)
 
 VERSION := 'import sys; print(sys.version_info[:2])'
 VENV := .venv
@@ -68,7 +68,7 @@ train: $(READY)  ## solve Pong; options: ARGS="--seed 2 ..." and PORT=7000
 	  kill $$page 2>/dev/null; rm -f $$log ) & \
 	echo "Starting; importing PyTorch takes some seconds ..."; exec $(BIN)/python distributed/03_ppo_actors.py $(ARGS)
 
-play: $(READY)  ## watch the newest agent; RUN=... and ARGS="--scores"
+play: $(READY)  ## watch the agent of the last run; RUN=... and ARGS="--scores"
 	$(BIN)/python tools/play.py "$(RUN)" $(ARGS)
 
 tensorboard: $(READY)  ## show all runs, at PORT or from 6006 on

@@ -53,7 +53,7 @@ def test_a_script_of_the_second_edition_trains_until_it_is_solved(tmp_path):
     params = json.loads((path / "params.json").read_text())
     assert params["hyperparameters"]["batch_size"] == 32
     assert params["seed"] == SEED  # with which the script seeds torch
-    assert "Learning. Ctrl-C stops; this script saves no checkpoint.\n" in output
+    assert "Learning. Ctrl-C stops; without save={'net': net} in setup_ignite, no network is saved." in output
 
 
 @pytest.mark.long

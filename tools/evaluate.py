@@ -38,11 +38,12 @@ def main() -> None:
     is_greedy = not args.sample and not args.epsilon
     output = args.output or (args.run / "evaluation.json" if is_run and is_greedy else None)
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_id, args.network)
-    training = returns_before(args.run, agent.step) if is_greedy else []
     policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.random, args.epsilon)
     metrics = evaluation.evaluate(policy, agent.make_env, args.episodes, args.seed, progress=True)
     advice = tool_command("evaluate", args.run, agent.env_id, *agent.policy.less_greedy, which=args.checkpoint)
-    evaluation.log_result(metrics, training, advice)
+    if is_greedy and (training := returns_before(args.run, agent.step)):
+        metrics |= evaluation.comparison(metrics, training)
+    evaluation.log_result(metrics, advice)
     if output is not None:
         settings = {"epsilon": args.epsilon, "sample": args.sample, "seed": args.seed}
         write_json(output, {"checkpoint": agent.file.name, "step": agent.step} | settings | metrics)

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -67,9 +67,6 @@ class RunOptions:
         return knobs[name]
 
 
-Argv = Sequence[str] | None
-Resolved = tuple[RunParameters, RunOptions]
-
 # Options that all scripts share. All others are the script's own.
 COMMON = {"set", "config", "env_id", "env_arg", *(field.name for field in dataclasses.fields(RunOptions))}
 RECORDED = ("game", "seed", "init")  # common options that a resumed run takes from params.json
@@ -95,51 +92,74 @@ class Parser(argparse.ArgumentParser):
         """Type of the script's hyperparameters."""
         return type(next(iter(self.hyperparams.values())))
 
-    def parse(self, argv: Argv, namespace: argparse.Namespace | None = None) -> tuple[Values, Values]:
+    def parse(self, argv: Sequence[str] | None) -> tuple[Values, Values]:
         """Return the common options that were given, and all of the script's own options."""
-        values = vars(self.parse_args(argv, namespace))
+        values = vars(self.parse_args(argv))
         return {name: values.pop(name) for name in COMMON & values.keys()}, values
 
 
-class Config(NamedTuple):
-    """Content of a --config file: hyperparameters, values of the script's own options, and the file's name."""
-
-    fields: Values
-    knobs: Values
-    name: str
-
-
-def resolve(parser: Parser, argv: Argv, script: str) -> Resolved:
+def resolve(parser: Parser, argv: Sequence[str] | None, script: str) -> tuple[RunParameters, RunOptions]:
     """Return hyperparameters and options from the command line, and from the run that is resumed, if any.
+
+    A resumed run has the settings of its params.json. The command line and --config may repeat, but not change them.
 
     Raises:
         UsageError: if the command line is wrong, or does not fit the run to resume.
     """
     options, knobs = parser.parse(argv)
-    config = _read_config(options.pop("config"), parser.kind, knobs) if "config" in options else Config({}, {}, "")
-    options["device"] = usable_device(options.get("device", "cpu"))
-    if arguments := options.pop("env_arg", []):
-        if "env_id" not in options:
+    defaults = {name: parser.get_default(name) for name in knobs}
+    config: Path | None = options.pop("config", None)
+    config_fields, config_knobs = _read_config(config, parser.kind, knobs) if config else ({}, {})
+    assignments, env_id, arguments = options.pop("set", []), options.pop("env_id", None), options.pop("env_arg", [])
+    if arguments:
+        if env_id is None:
             raise UsageError("--env-arg needs --env-id, whose constructor gets the argument")
-        options["env_id"] = str(EnvId.of(options["env_id"], arguments))
+        env_id = str(EnvId.of(env_id, arguments))
+    options["device"] = usable_device(options.get("device", "cpu"))
     for name in ("resume", "init"):
         if name in options:
             options[name] = find(options[name], options.get("runs_dir", DEFAULT_RUNS_DIR))
-    defaults = {name: parser.get_default(name) for name in knobs}
-    if "new_episodes" in options and "resume" not in options:
-        raise UsageError("--new-episodes needs --resume; a new run starts new episodes anyway")
-    if "resume" in options:
-        run, recorded = options["resume"], read_params(options["resume"])
-        if recorded["script"] != script:
-            raise UsageError(f"{run} is a run of {recorded['script']}.py; resume it with that script, not {script}.py")
-        fields = recorded["hyperparameters"]
-        fields["env_name"] = trusted_id(run, fields["env_name"], options.pop("env_id", None))
-        return _resume(parser, argv, options, defaults, config, recorded)
-    return _new_run(parser, argv, options, defaults, config)
+    run: Path | None = options.get("resume")
+    recorded: Values = {}
+    if run is None:
+        if "new_episodes" in options:
+            raise UsageError("--new-episodes needs --resume; a new run starts new episodes anyway")
+        options.setdefault("game", _usual_game(parser.hyperparams, env_id))
+        fields = before = _usual_fields(parser.hyperparams, options["game"], env_id, config_fields)
+    else:
+        recorded = _read_settings(run, script, parser.kind, env_id)
+        before = recorded["hyperparameters"]
+        fields = before | config_fields | {"env_name": before["env_name"]}
+        # The nodes of a cluster run code here, so the user has to give its address again.
+        defaults |= {name: value for name, value in recorded["knobs"].items() if name in knobs and name != "address"}
+    before = before | defaults
+
+    # As text, a number of the file is checked like one on the command line.
+    texts = {name: str(value) for name, value in config_knobs.items() if type(value) in (int, float)}
+    parser.set_defaults(**defaults | config_knobs | texts)
+    knobs = parser.parse(argv)[1]
+    # An option that may be repeated adds to its default.
+    knobs |= {name: list(dict.fromkeys(value)) for name, value in knobs.items() if isinstance(value, list)}
+    params = _params(parser.kind, fields, assignments)
+    after = dataclasses.asdict(params) | affecting_results(knobs)
+    if run is not None:
+        given = {name: options[name] for name in RECORDED if name in options}
+        options |= {name: recorded[name] for name in RECORDED}
+        _require_equal(run, before | options, after | given)
+        options["init"] = options["init"] and Path(options["init"])
+        return params, RunOptions(**options, knobs=knobs, owns_process=True)
+    if options.get("stop_after", params.max_steps) <= params.warm_up:
+        raise UsageError(
+            f"--stop-after {options['stop_after']} lies within the warm-up of {params.warm_up} steps; "
+            "give more, or a smaller --set replay_initial=N"
+        )
+    words = [*([config.stem] if config else []), *(["init"] if "init" in options else [])]
+    changes = _changes(parser.named, words, before, after, options.get("seed", RunOptions.seed))
+    return params, RunOptions(**options, knobs=knobs, owns_process=True, changes=changes)
 
 
-def _read_config(path: Path, kind: type[RunParameters], knobs: Iterable[str]) -> Config:
-    """Read a JSON object of hyperparameters and of the script's own options, or a run's params.json."""
+def _read_config(path: Path, kind: type[RunParameters], knobs: Iterable[str]) -> tuple[Values, Values]:
+    """Read hyperparameters and the script's own options from a JSON object, or from a run's params.json."""
     try:
         content = json.loads(path.read_bytes())
         if not isinstance(content, dict):
@@ -153,45 +173,12 @@ def _read_config(path: Path, kind: type[RunParameters], knobs: Iterable[str]) ->
     if content:
         names = ", ".join([*settings_of(kind), *knobs])
         raise UsageError(f"--config {path}: {', '.join(sorted(content))} is unknown; the names are {names}")
-    return Config(fields, values, path.stem)
+    return fields, values
 
 
 def affecting_results(knobs: Values) -> Values:
     """Return the script's own options on which results depend."""
     return {name: value for name, value in knobs.items() if name not in CHANGEABLE}
-
-
-def _new_run(parser: Parser, argv: Argv, options: Values, defaults: Values, config: Config) -> Resolved:
-    """Return the hyperparameters and options of a new run.
-
-    `options` are the common options that were given; `defaults` are those of the script's own options.
-    """
-    # As text, a number of the file is checked like one on the command line.
-    texts = {name: str(value) for name, value in config.knobs.items() if type(value) in (int, float)}
-    parser.set_defaults(**config.knobs | texts)
-    knobs = parser.parse(argv)[1]
-    assignments, env_id = options.pop("set", []), options.pop("env_id", None)
-    game = options.setdefault("game", _usual_game(parser.hyperparams, env_id))
-    usual = _usual_fields(parser.hyperparams, game, env_id)
-    fields = usual | config.fields | {"env_name": usual["env_name"]}
-    of_config = {**usual, **config.fields}["env_name"]
-    if of_config != usual["env_name"]:
-        if env_id is None:
-            raise UsageError(
-                f"--config: its env_name is {of_config!r}, and this run plays {usual['env_name']}; give --game or "
-                "--env-id"
-            )
-        fields |= {name: usual[name] for name in ("run_name", "stop_reward", "milestone")}
-    params = _params(parser.kind, fields, assignments)
-    if options.get("stop_after", params.max_steps) <= params.warm_up:
-        raise UsageError(
-            f"--stop-after {options['stop_after']} lies within the warm-up of {params.warm_up} steps; "
-            "give more, or a smaller --set replay_initial=N"
-        )
-    words = filter(None, (config.name, "init" if "init" in options else ""))
-    after = affecting_results(knobs) | dataclasses.asdict(params)
-    changes = _changes(parser.named, words, defaults | fields, after, options.get("seed", RunOptions.seed))
-    return params, RunOptions(**options, knobs=knobs, owns_process=True, changes=changes)
 
 
 def _usual_game(hyperparams: Mapping[str, RunParameters], env_id: str | None) -> str:
@@ -201,19 +188,47 @@ def _usual_game(hyperparams: Mapping[str, RunParameters], env_id: str | None) ->
     return ATARI if ATARI in hyperparams and is_atari_id(env_id) else OWN
 
 
-def _usual_fields(hyperparams: Mapping[str, RunParameters], game: str, env_id: str | None) -> Values:
-    """Return the hyperparameters of a game, or those for another environment, without --config and --set."""
+def _usual_fields(hyperparams: Mapping[str, RunParameters], game: str, env_id: str | None, config: Values) -> Values:
+    """Return the hyperparameters of a game, or those for another environment, with those of --config."""
     if game not in hyperparams:
         raise UsageError(f"unknown game {game!r}; choose one of {', '.join(hyperparams)}, or use --env-id")
     if game in (OWN, ATARI) and env_id is None:
         raise UsageError(f"--game {game} needs --env-id, the id of your environment")
-    fields = dataclasses.asdict(hyperparams[game])
+    usual = dataclasses.asdict(hyperparams[game])
+    if env_id is not None:  # the game's own goal means nothing in another environment
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id).rstrip("-")[:LONGEST_RUN_NAME]
+        usual |= {"env_name": env_id, "run_name": name, "stop_reward": reward_threshold(env_id), "milestone": None}
+    of_config = config.get("env_name", usual["env_name"])
+    if of_config == usual["env_name"]:
+        return usual | config
     if env_id is None:
-        return fields
-    # The game's own goal means nothing in another environment.
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id).rstrip("-")[:LONGEST_RUN_NAME]
-    goal = reward_threshold(env_id)
-    return fields | {"env_name": env_id, "run_name": name, "stop_reward": goal, "milestone": None}
+        raise UsageError(
+            f"--config: its env_name is {of_config!r}, and this run plays {usual['env_name']}; give --game or --env-id"
+        )
+    return usual | config | {name: usual[name] for name in ("env_name", "run_name", "stop_reward", "milestone")}
+
+
+def _read_settings(run: Path, script: str, kind: type[RunParameters], env_id: str | None) -> Values:
+    """Return the params.json of a run to resume, with checked hyperparameters and the environment that is trusted."""
+    recorded = read_params(run)
+    if recorded["script"] != script:
+        raise UsageError(f"{run} is a run of {recorded['script']}.py; resume it with that script, not {script}.py")
+    fields = recorded["hyperparameters"]
+    fields["env_name"] = trusted_id(run, fields["env_name"], env_id)
+    try:
+        recorded["hyperparameters"] = dataclasses.asdict(kind(**fields))
+    except (TypeError, ValueError) as error:
+        commit = recorded["sessions"][0]["commit"]
+        raise UsageError(f"{run} is a run of another version of this project ({commit}): {error}") from error
+    return recorded
+
+
+def _require_equal(run: Path, before: Values, after: Values) -> None:
+    """Refuse settings of a resumed run that differ from the recorded ones."""
+    before, after = (json.loads(json.dumps(each, default=str)) for each in (before, after))
+    changes = [f"{name} is {before[name]!r}, not {value!r}" for name, value in after.items() if before[name] != value]
+    if changes:
+        raise UsageError(f"{run} has other settings: {'; '.join(changes)}. Leave them out, or start a new run")
 
 
 def describe(script: str, params: RunParameters, options: RunOptions, net: nn.Module | None = None) -> Values:
@@ -230,38 +245,6 @@ def describe(script: str, params: RunParameters, options: RunOptions, net: nn.Mo
         "network": {} if net is None else describe_network(net),
         "sessions": [session(options.device)],
     }
-
-
-def _resume(
-    parser: Parser, argv: Argv, options: Values, defaults: Values, config: Config, recorded: Values
-) -> Resolved:
-    """Take the settings from a run's params.json, and refuse settings that differ from them; see _new_run."""
-    run = options["resume"]
-    try:
-        params = parser.kind(**recorded["hyperparameters"])
-    except (TypeError, ValueError) as error:
-        commit = recorded["sessions"][0]["commit"]
-        raise UsageError(f"{run} is a run of another version of this project ({commit}): {error}") from error
-    fields = dataclasses.asdict(params)
-    requested = _params(parser.kind, fields | config.fields | {"env_name": params.env_name}, options.pop("set", []))
-    # The nodes of a cluster run code here, so the user has to give its address again.
-    of_run = {name: recorded["knobs"].get(name, default) for name, default in defaults.items() if name != "address"}
-    # None stands for the options that this command line leaves out.
-    on_command_line = parser.parse(argv, argparse.Namespace(**dict.fromkeys(defaults)))[1]
-    given = config.knobs | {name: value for name, value in on_command_line.items() if value is not None}
-    before = fields | of_run | {name: recorded.get(name) for name in RECORDED}
-    after = dataclasses.asdict(requested) | affecting_results(given)
-    after |= {name: options[name] for name in RECORDED if name in options}
-    after = json.loads(json.dumps(after, default=str))  # as params.json has them
-    changes = [f"{name} is {before[name]!r}, not {value!r}" for name, value in after.items() if before[name] != value]
-    if changes:
-        raise UsageError(f"{run} has other settings: {'; '.join(changes)}. Leave them out, or start a new run")
-    parser.set_defaults(**of_run)
-    # An option that may be repeated adds to its default.
-    knobs = parser.parse(argv)[1] | {name: value for name, value in of_run.items() if isinstance(value, list)}
-    options |= {name: recorded.get(name) for name in RECORDED}
-    options["init"] = options["init"] and Path(options["init"])
-    return params, RunOptions(**options, knobs=knobs, owns_process=True)
 
 
 def _params(kind: type[RunParameters], fields: Values, assignments: Sequence[str]) -> RunParameters:

@@ -45,7 +45,10 @@ def find_checkpoint(run: Path, which: str) -> Path:
     best, step = (numbered(folder, kind) if folder.is_dir() else [] for kind in (BEST, "step"))
     files = {str(number): file for number, file in sorted(step + best)}
     if not files:
-        raise UsageError(f"{run} has no checkpoint; resume the run if it was stopped before its first one")
+        raise UsageError(
+            f"{run} has no checkpoint. It was stopped before its first one, or its script calls setup_ignite without "
+            "save={'net': net}"
+        )
     files[LAST] = [*files.values()][-1]
     files[BEST] = best[-1][1] if best else files[LAST]
     if which not in files:

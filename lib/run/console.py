@@ -23,7 +23,7 @@ from tqdm import tqdm
 from lib.envs.single_env import EnvId
 from lib.experience.episodes import Episode
 from lib.hyperparameters import RunParameters
-from lib.run.arguments import CHANGEABLE, RunOptions
+from lib.run.arguments import RunOptions
 from lib.run.checkpoint import BEST
 from lib.run.episodes import WINDOW, Episodes, format_return
 from lib.run.events import EpisodeEvents, TrainingEvents
@@ -100,16 +100,13 @@ class Screen:
         self._returns = []
         elapsed = timedelta(seconds=int(self.episodes.seconds_at(episode.clock)))
         if len(returns) > 1:
-            first, mean = count - len(returns) + 1, sum(returns) / len(returns)
-            log.info(
-                "Episodes %d to %d: best=%g, mean=%s, elapsed=%s",
-                *(first, count, max(returns), format_return(mean), elapsed),
+            first, mean = count - len(returns) + 1, format_return(sum(returns) / len(returns))
+            values = f"Episodes {first} to {count}: best={max(returns):g}, mean={mean}"
+        else:
+            values = (
+                f"Episode {count}: reward={episode.total:g}, steps={episode.length}, speed={self.speed.recent:.1f} f/s"
             )
-            return
-        log.info(
-            "Episode %d: reward=%g, steps=%d, speed=%.1f f/s, elapsed=%s",
-            *(count, episode.total, episode.length, self.speed.recent, elapsed),
-        )
+        log.info("%s, elapsed=%s", values, elapsed)
 
     def _show_state(self) -> None:
         if self._bar is None:
@@ -149,8 +146,8 @@ class Screen:
             per_step = (now - self.speed.learning_since) / steps
             to_limit = min(to_limit, (self.step_limit - self.episodes.steps) * per_step)
         goal = self.episodes.stop_reward
-        to_goal = None if goal is None else seconds_to_rise(self._recent, goal - self.episodes.mean)
-        if to_goal is not None and to_goal < to_limit:
+        to_goal = math.inf if goal is None else seconds_to_rise(self._recent, goal - self.episodes.mean)
+        if to_goal < to_limit:
             return [f"~{timedelta(minutes=math.ceil(to_goal / 60))} left"]
         return [f"limit in ~{timedelta(minutes=math.ceil(to_limit / 60))}"] if 0.0 < to_limit < math.inf else []
 
@@ -165,18 +162,18 @@ class Screen:
             self._bar = None
 
 
-def seconds_to_rise(episodes: Sequence[Episode], missing: float) -> float | None:
+def seconds_to_rise(episodes: Sequence[Episode], missing: float) -> float:
     """Return the seconds in which the regression line of the episodes' returns rises by `missing`.
 
-    It is None for fewer than 20 episodes, and if it is more than ten times the time in which the episodes ended: chance
-    alone gives every line some slope.
+    They are infinite for fewer than 20 episodes, and if they would be more than ten times those in which the episodes
+    ended: chance alone gives every line some slope.
     """
     if len(episodes) < 20 or missing <= 0.0:
-        return None
+        return math.inf
     ends = np.array([episode.clock for episode in episodes])
     span = float(np.ptp(ends))
     slope = np.polyfit(ends - ends[-1], [episode.total for episode in episodes], 1)[0] if span else 0.0
-    return float(missing / slope) if slope * 10 * span >= missing else None
+    return float(missing / slope) if slope * 10 * span >= missing else math.inf
 
 
 def log_result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed, frame_skip: int) -> None:
@@ -201,10 +198,10 @@ def log_result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed, f
         log.info("That update was not saved; try a new run with a smaller learning_rate.")
 
 
-def next_steps(
+def log_next_steps(
     run: Path, params: RunParameters, options: RunOptions, episodes: Episodes, stopped: str, saved: bool
-) -> dict[str, str]:
-    """Return commands to copy, by their purpose. Without a checkpoint (`saved`), only a report can be shown.
+) -> None:
+    """Log commands to copy, with their purpose. Without a checkpoint (`saved`), only a report can be shown.
 
     A run that was solved or has reached max_steps is evaluated, not continued.
     """
@@ -217,7 +214,8 @@ def next_steps(
     elif saved and stopped != NOT_FINITE and options.owns_process:
         is_below = limit is not None and episodes.steps < limit
         commands["continue the run"] = continue_command(run, env_id, options, limit if is_below else None)
-    return commands
+    for purpose, line in commands.items():
+        log.info("%s  # %s", line, purpose)
 
 
 def continue_command(run: Path, env_id: str, options: RunOptions, stop_after: int | None = None) -> str:
@@ -229,7 +227,7 @@ def continue_command(run: Path, env_id: str, options: RunOptions, stop_after: in
     if not options.owns_process:
         return shlex.join(words)
     limit = [] if stop_after is None else ["--stop-after", str(stop_after)]
-    line = command(Path(sys.argv[0]), *words, *_again(run, options), *limit)
+    line = command(Path(sys.argv[0]), *words, *_again(options), *limit)
     learners = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
     return f"torchrun --nproc-per-node {learners} --no-python {line}" if learners else line
 
@@ -252,7 +250,6 @@ def env_option(env_id: str) -> list[str]:
 
 
 def command(script: Path, *words: str) -> str:
-    """Return the command that runs a script with this Python."""
     return shlex.join([shown(Path(sys.executable)), shown(script), *words])
 
 
@@ -261,25 +258,16 @@ def shown(path: Path) -> str:
     return min(os.path.relpath(path), os.path.abspath(path), key=len)
 
 
-def _again(run: Path, options: RunOptions) -> list[str]:
-    """Return the options of this process that a resumed run would not take from params.json.
+def _again(options: RunOptions) -> list[str]:
+    """Return the options of this process that a resumed run does not take from params.json.
 
     --time-limit and --quiet are left out: they are about a process, not about the run.
     """
-    recorded = read_params(run).get("knobs", {})
-    changeable = {name: options.knobs[name] for name in sorted(CHANGEABLE & options.knobs.keys())}
     given = {
-        "evaluate_every": options.evaluate_every,
-        "record_every": options.record_every,
-        "track": options.track,
-        # An address has to be given again, because the cluster's nodes run code here.
-        **{name: value for name, value in changeable.items() if name == "address" or value != recorded.get(name)},
+        "--device": options.device if options.device.type != "cpu" else None,
+        "--evaluate-every": options.evaluate_every,
+        "--record-every": options.record_every,
+        "--track": options.track,
+        "--address": options.knobs.get("address"),  # because the cluster's nodes run code here
     }
-    words = ["--device", str(options.device)] if options.device.type != "cpu" else []
-    for name, value in given.items():
-        option = name.replace("_", "-")
-        if value is False:
-            words.append(f"--no-{option}")
-        elif value is not None:
-            words += [f"--{option}", *([] if value is True else [str(value)])]
-    return words
+    return [word for option, value in given.items() if value is not None for word in (option, str(value))]

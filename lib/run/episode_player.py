@@ -26,8 +26,6 @@ def count_at_limit(lengths: Sequence[int]) -> int:
 
 
 class EpisodeResult(NamedTuple):
-    """A finished episode."""
-
     number: int  # index of the episode in the evaluation
     total: float  # undiscounted return
     length: int  # agent steps
@@ -62,10 +60,9 @@ class EpisodePlayer:
         self._number = number
         self._steps = 0
         self._digest = hashlib.blake2b()
-        self._show(_reset(self.env, seed, number))
+        self._show(self._reset(seed, number))
 
     def step(self, action: Any) -> None:
-        """Take an action, as a policy returns it."""
         state, reward, terminated, truncated, _ = self.env.step(action if np.ndim(action) else int(action))
         self.reward = float(reward)
         self._steps += 1
@@ -85,17 +82,16 @@ class EpisodePlayer:
             watch(self.state[None])
         return self.result
 
+    def _reset(self, seed: int, number: int) -> object:
+        state, _ = self.env.reset(seed=tagged_seed("evaluation", seed, number))
+        if not is_atari(self.env):
+            return state
+        order = np.random.default_rng(tagged_seed("evaluation no-ops", seed)).permutation(NOOP_MAX)
+        return reset_with_no_ops(self.env, int(order[number % NOOP_MAX]) + 1)
+
     def _show(self, state: object) -> None:
         self.state = np.array(state)  # a copy, because states of frames are read-only, and torch warns
         self._digest.update(self.state.tobytes())
-
-
-def _reset(env: gym.Env, seed: int, number: int) -> object:
-    state, _ = env.reset(seed=tagged_seed("evaluation", seed, number))
-    if not is_atari(env):
-        return state
-    order = np.random.default_rng(tagged_seed("evaluation no-ops", seed)).permutation(NOOP_MAX)
-    return reset_with_no_ops(env, int(order[number % NOOP_MAX]) + 1)
 
 
 def play_together(

@@ -49,6 +49,7 @@ class Episodes:
     """
 
     MINIMUM = 10  # fewest episodes whose mean can be the best
+    SAVED = ("count", "first", "returns", "smoothed", "smoothed_length", "best_mean", "reached")
 
     def __init__(
         self,
@@ -86,7 +87,6 @@ class Episodes:
 
     @property
     def steps(self) -> int:
-        """Agent steps so far."""
         return self.exp_source.steps_done
 
     @property
@@ -105,19 +105,16 @@ class Episodes:
         return self.seconds_at(since_process_start())
 
     def seconds_at(self, clock: float) -> float:
-        """Return the run time in seconds, over all processes of the run, `clock` seconds after this process started."""
+        """Return the run time `clock` seconds after this process started."""
         return max(0.0, self._seconds_before + clock)  # an episode may have ended before the run began
 
     def _add(self, episode: Episode) -> None:
         self.count += 1
         self.last = episode
         self.returns.append(episode.total)
-        if len(self.first) < self.MINIMUM:
-            self.first.append(episode.total)
-        previous = episode.total if self.smoothed is None else self.smoothed
-        self.smoothed = SMOOTHING * previous + (1 - SMOOTHING) * episode.total
-        length = float(episode.length) if self.smoothed_length is None else self.smoothed_length
-        self.smoothed_length = SMOOTHING * length + (1 - SMOOTHING) * episode.length
+        self.first = [*self.first, episode.total][: self.MINIMUM]
+        self.smoothed = _smoothed(self.smoothed, episode.total)
+        self.smoothed_length = _smoothed(self.smoothed_length, float(episode.length))
 
     def _publish(self, engine: Engine, episode: Episode) -> None:
         state = engine.state
@@ -153,26 +150,16 @@ class Episodes:
         return bound is not None and len(self.returns) == WINDOW and self.mean >= bound - rounding
 
     def state_dict(self) -> dict[str, object]:
-        return {
-            "count": self.count,
-            "first": self.first,
-            "returns": list(self.returns),
-            "smoothed": self.smoothed,
-            "smoothed_length": self.smoothed_length,
-            "best_mean": self.best_mean,
-            "reached": self.reached,
-            "seconds": self.seconds,
-        }
+        saved = {name: getattr(self, name) for name in self.SAVED}
+        return saved | {"returns": list(self.returns), "seconds": self.seconds}
 
     def load_state_dict(self, state: State) -> None:
-        self.count = state["count"]
-        self.first = state["first"]
-        self.returns.extend(state["returns"])
-        self.smoothed = state["smoothed"]
-        self.smoothed_length = state["smoothed_length"]
-        self.best_mean = state["best_mean"]
-        self.reached = state["reached"]
+        vars(self).update({name: state[name] for name in self.SAVED}, returns=deque(state["returns"], WINDOW))
         self._seconds_before += state["seconds"]
+
+
+def _smoothed(average: float | None, value: float) -> float:
+    return SMOOTHING * (value if average is None else average) + (1 - SMOOTHING) * value
 
 
 class EpisodeFile:

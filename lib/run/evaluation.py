@@ -56,7 +56,7 @@ def evaluate(
     episodes: int = EPISODES,
     seed: int = 0,
     progress: bool = False,
-    processes: int | None = None,
+    side_by_side: bool = True,
 ) -> Json:
     """Play whole episodes, and return their statistics; see `summary`.
 
@@ -66,10 +66,10 @@ def evaluate(
     Args:
         policy, make_env: see episode_player.Policy and single_env.make_env.
         seed: seed of the evaluation, from which those of its episodes are derived.
-        processes: number of processes; None for one per core if the evaluation takes longer than SHORT.
+        side_by_side: play in a process per core if the evaluation takes longer than SHORT.
     """
     groups = [range(start, min(start + GROUP, episodes)) for start in range(0, episodes, GROUP)]
-    workers = min(processes or cores(), len(groups))
+    workers = min(cores(), len(groups)) if side_by_side else 1
     play = partial(_play_groups, policy, make_env, seed)
     results: dict[int, EpisodeResult] = {}
 
@@ -79,14 +79,12 @@ def evaluate(
     with TaskProgress("Evaluation", episodes, "episodes", progress) as shown:
 
         def add(result: EpisodeResult) -> None:
-            if result.number not in results:
-                results[result.number] = result
-                shown.update()
+            results[result.number] = result  # an episode may be played twice
+            shown.update(len(results) - shown.n)
 
-        if processes is None and workers > 1:
+        if workers > 1:
             deadline = time.monotonic() + SHORT
             play(groups, add, lambda: time.monotonic() > deadline)
-        if workers > 1 and missing():
             try:
                 _play_in_processes(play, missing(), workers, add)
             except Exception as error:  # noqa: BLE001 - such as the death of a process, or an error in one of them
@@ -138,6 +136,8 @@ def _play_in_processes(
     play: "partial[None]", groups: Sequence[range], workers: int, done: Callable[[EpisodeResult], object]
 ) -> None:
     """Play groups side by side. If one fails, or the evaluation is interrupted, the other processes are killed."""
+    if not groups:
+        return
     payload = cloudpickle.dumps(play)
     start_server()
     others = multiprocessing.active_children()
@@ -181,20 +181,19 @@ def summary(results: Iterable[EpisodeResult]) -> Json:
     }
 
 
-def is_clearly_below(result: Json, training: Sequence[float]) -> bool:
-    """Return whether the mean return of an evaluation is below that of training by more than three standard errors.
+def comparison(result: Json, training: Sequence[float]) -> Json:
+    """Return the mean return of training, and whether an evaluation is below it by more than three standard errors.
 
-    They cannot be compared if all episodes were cut at MAX_STEPS, or if fewer than two training episodes have ended.
+    It is not below if all its episodes were cut at MAX_STEPS, or if fewer than two training episodes have ended.
     """
-    if len(training) < 2:
-        return False
     error = math.sqrt(result["std"] ** 2 / result["episodes"] + np.var(training) / len(training))
-    below = bool(np.mean(training) - result["mean"] > max(3 * error, 1e-6))
-    return below and count_at_limit(result["lengths"]) < result["episodes"]
+    below = len(training) > 1 and fmean(training) - result["mean"] > max(3 * error, 1e-6)
+    is_cut = count_at_limit(result["lengths"]) == result["episodes"]
+    return {"training_mean": fmean(training), "below_training": bool(below) and not is_cut}
 
 
-def log_result(result: Json, training: Sequence[float] = (), advice: str = "") -> None:
-    """Log the result of an evaluation, and a command to try if its returns are clearly below those of training."""
+def log_result(result: Json, advice: str = "") -> None:
+    """Log the result of an evaluation, and a command to try if it is below training by its `comparison`."""
     log.info(
         "Evaluation: mean return %s, standard deviation %s, %g to %g, over %d episodes (%d of them distinct).",
         format_return(result["mean"]),
@@ -208,12 +207,10 @@ def log_result(result: Json, training: Sequence[float] = (), advice: str = "") -
             endless,
             f"{MAX_STEPS:,}",
         )
-    if is_clearly_below(result, training):
+    if result.get("below_training"):
         log.warning(
             "Greedy play is clearly below training: mean return %s instead of %s. Try %s",
-            format_return(result["mean"]),
-            format_return(fmean(training)),
-            advice,
+            *(format_return(result["mean"]), format_return(result["training_mean"]), advice),
         )
 
 
@@ -230,10 +227,12 @@ class PeriodicEvaluation:
     seed: int
     steps: Callable[[], int]  # returns the agent steps so far
     stopped: Callable[[], bool] = lambda: False  # returns whether to abandon an evaluation
-    spread: dict[str, float] = dataclasses.field(default_factory=dict)  # of the last evaluation, by SPREAD
 
     def attach(self, engine: Engine, untimed: Untimed) -> None:
-        """Evaluate after an iteration if it is due, and at the start of a resumed run, and fire EVALUATED."""
+        """Evaluate after an iteration if it is due, and at the start of a resumed run.
+
+        Then EVALUATED is fired, with SPREAD in engine.state.metrics.
+        """
         self._last = self.steps()  # agent step of the last evaluation
 
         def is_due(engine: Engine, event: int) -> bool:
@@ -247,7 +246,7 @@ class PeriodicEvaluation:
             if len(results) == EPISODES_BETWEEN:  # it was not abandoned
                 self._last = self.steps()
                 statistics = summary(results)
-                self.spread = {name: statistics[name] for name in SPREAD}
+                engine.state.metrics |= {name: statistics[name] for name in SPREAD}
                 engine.fire_event(TrainingEvents.EVALUATED)
 
         engine.add_event_handler(Events.EPOCH_STARTED(event_filter=is_due), play)
@@ -266,7 +265,7 @@ def evaluate_at_end(
     options: RunOptions,
     run: RunFolder,
     training: Sequence[float],
-    result: dict[str, object],
+    result: Json,
 ) -> None:
     """Evaluate the network of a run that has ended, compare it with the returns of its last training episodes, and add
     both to its result.json, whose content is `result`.
@@ -279,9 +278,8 @@ def evaluate_at_end(
         seed=tagged_seed("final evaluation", options.seed),
         progress=not options.quiet,
         # Processes import the main program. A program without cli.main may start a run then.
-        processes=None if options.owns_process else 1,
+        side_by_side=options.owns_process,
     )
-    comparison = {"training_mean": fmean(training), "below_training": is_clearly_below(evaluated, training)}
-    result["evaluation"] = evaluated | comparison
+    result["evaluation"] = evaluated | comparison(evaluated, training)
     write_json(run.result, result)
-    log_result(evaluated, training, tool_command("evaluate", run.path, env_id, *policy.less_greedy, which=LAST))
+    log_result(result["evaluation"], tool_command("evaluate", run.path, env_id, *policy.less_greedy, which=LAST))

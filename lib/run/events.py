@@ -34,11 +34,5 @@ def register_events(engine: Engine) -> None:
 
 
 def attach_as_last(engine: Engine, event: Events, handler: Callable[..., object]) -> None:
-    """Attach a handler, and move it behind those of the script when the engine starts."""
-
-    def move_to_end(engine: Engine) -> None:
-        engine.remove_event_handler(handler, event)
-        engine.add_event_handler(event, handler)
-
-    engine.add_event_handler(event, handler)
-    engine.add_event_handler(Events.STARTED, move_to_end)
+    """Attach a handler when the engine starts, behind those of the script."""
+    engine.add_event_handler(Events.STARTED, lambda engine: engine.add_event_handler(event, handler))

@@ -76,8 +76,10 @@ class RunFolder:
         Path(self._lock.lock_file).write_text(str(os.getpid()))
         self.checkpoints.mkdir(exist_ok=True)
 
-    def add_session(self, device: torch.device) -> None:
-        """Add this process to the sessions of a resumed run, and remove unfinished files of processes before it."""
+    def add_session(self, device: torch.device, knobs: Json) -> None:
+        """Record this process and its values of the script's options, and remove unfinished files of processes before
+        it, when a run is resumed.
+        """
         for leftover in (*self.path.rglob(".*.tmp"), *self.path.glob("videos/episode*.part.webm")):
             leftover.unlink()
         recorded, current = read_params(self.path), session(device)
@@ -88,7 +90,8 @@ class RunFolder:
                 "from an uninterrupted one.",
                 *(last["commit"], current["commit"]),
             )
-        write_json(self.path / "params.json", recorded | {"sessions": [*recorded["sessions"], current]})
+        recorded |= {"knobs": recorded["knobs"] | knobs, "sessions": [*recorded["sessions"], current]}
+        write_json(self.path / "params.json", recorded)
 
     def leave(self, is_refused: bool) -> None:
         """Release the lock after an error, and remove the folder of a new run that is refused before it plays."""
@@ -97,7 +100,6 @@ class RunFolder:
         self.close()
 
     def close(self) -> None:
-        """Release the lock. A second call does nothing."""
         self._lock.release()
 
 
@@ -161,7 +163,8 @@ def in_use(run: Path) -> bool:
 def find(name: str, runs_dir: Path) -> Path:
     """Return the folder of a run, given by its path or by its name in runs_dir.
 
-    A path may also begin in the project's folder, such as models/pong, and "last" is the newest run in runs_dir.
+    A path may also begin in the project's folder, such as models/pong. "last" is the run in runs_dir that was started
+    or resumed last.
     """
     path = next((path for path in places(name, runs_dir) if path.is_dir()), None)
     if path is None:
@@ -260,7 +263,6 @@ def session(device: torch.device) -> dict[str, object]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that results depend on."""
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES}
 
 

@@ -89,8 +89,9 @@ def setup_ignite(
         TypeError, ValueError: if another argument is wrong.
     """
     start_console()
-    params, options, figures = as_hyperparameters(params), args or options_of_book(), figures or {}
-    net = None if save is None else save["net"]
+    params, options = as_hyperparameters(params), args or options_of_book()
+    save, figures = save or {}, figures or {}
+    net = save.get("net")
     assert net is None or isinstance(net, nn.Module)
     if net is None and (options.resume or options.init or options.evaluate_every):
         raise UsageError(
@@ -138,7 +139,7 @@ def setup_ignite(
                 recorder = videos.Recorder(replayer, folder.path, options.record_every, episodes, speed.paused, stopped)
 
         # Restore all but the loop. This changes no file, because the run may still be refused.
-        saved = {**(save or {}), **{name: figure for name, figure in figures.items() if isinstance(figure, Stateful)}}
+        saved = {**save, **{name: figure for name, figure in figures.items() if isinstance(figure, Stateful)}}
         if isinstance(params, Hyperparameters) and not params.checkpoint_replay:
             saved.pop("replay", None)
         objects: dict[str, Stateful] = {"source": source, "episodes": episodes, "speed": speed, **saved}
@@ -150,6 +151,11 @@ def setup_ignite(
             again = {"speed"} if warm_up else set()  # after another warm-up, the replay ratio is counted anew
             restore({name: each for name, each in objects.items() if name not in again}, content)
             log.info("Resumed at step %s.", f"{source.steps_done:,}")
+            if stopper.interrupted():
+                raise UsageError(
+                    f"the time limit of {options.time_limit} s ended the restore, which needs about "
+                    f"{since_process_start() - began:.0f} s; give more, or --new-episodes"
+                )
         elif options.init:
             load_initial_weights(options.init, saved)
         if options.resume:
@@ -168,7 +174,7 @@ def setup_ignite(
             tracker = tracking.start(options.track, folder.path, settings, steps)
             undo.callback(tracker.fail)
         if options.resume:  # the run is accepted, and its files change from here on
-            folder.add_session(options.device)
+            folder.add_session(options.device, options.knobs)
             restore_files(folder, content.get("files", {}), source.steps_done)
             remove_videos(folder.path, episodes.count)
         board = TensorBoard(folder.path, tracker)
@@ -197,10 +203,8 @@ def setup_ignite(
         stopper.watch_loss(engine)  # before all that record or save an iteration
         engine.add_event_handler(Events.ITERATION_COMPLETED, episodes)
         board.attach(engine, speed, extra_metrics)
-        if figures:
-            board.attach_figures(engine, steps, figures)
+        board.attach_figures(engine, steps, figures)
         if periodic is not None:
-            board.attach_evaluation(engine, periodic, steps)
             periodic.attach(engine, speed.paused)
         engine.add_event_handler(speed.every, source.report, folder.path)
         if recorder is not None and tracker is not None:
@@ -212,17 +216,15 @@ def setup_ignite(
             folder.result.unlink(missing_ok=True)
             if warm_up and speed.warm_up.steps:  # an iterator of the user's own does not count them
                 log.info("Replay warm-up: %s steps, %.0f steps/s.", f"{speed.warm_up.steps:,}", speed.warm_up.rate)
-            log.info(
-                "Learning. Ctrl-C stops%s.", " and saves" if save is not None else "; this script saves no checkpoint"
-            )
+            ends = "stops; without save={'net': net} in setup_ignite, no network is saved"
+            log.info("Learning. Ctrl-C %s.", ends if net is None else "stops and saves")
 
         engine.add_event_handler(TrainingEvents.LEARNING_STARTED, learning_started)
         if not options.quiet:
             Screen(episodes, speed, warm_up, stopper.step_limit, time_limit).attach(engine)
         stopper.watch_ends(engine)  # after the episodes: one that solves the game at the limit counts
-        if save is not None:
-            checkpoints = Checkpoints(objects, folder.checkpoints, params.checkpoint_every, stopper)
-            checkpoints.attach(engine)  # after all that changes the state
+        if net is not None:  # after all that changes the state
+            Checkpoints(objects, folder.checkpoints, params.checkpoint_every, stopper).attach(engine)
 
         def draw_curve() -> None:
             if episodes.count:
@@ -240,7 +242,7 @@ def setup_ignite(
             else:
                 result = _describe_result(engine, reason, episodes, speed) | source.report(folder.path)
             write_json(folder.result, result)
-            board.write_end(settings, result, episodes.steps)
+            board.write_end(settings, result)
             console.log_result(engine, reason, episodes, speed, source.frame_skip)
             if "actors" in result:
                 log.info(result["actors"])
@@ -260,11 +262,8 @@ def setup_ignite(
                     _optional("tracking", partial(tracker.finish, folder.path, result))
             finally:
                 folder.close()  # not before: a run that is resumed meanwhile would have its result overwritten
-            commands = console.next_steps(
-                folder.path, params, options, episodes, reason, bool(numbered(folder.checkpoints, "step"))
-            )
-            for purpose, command in commands.items():
-                log.info("%s  # %s", command, purpose)
+            is_saved = bool(numbered(folder.checkpoints, "step"))
+            console.log_next_steps(folder.path, params, options, episodes, reason, is_saved)
 
         def explain(kind: object, error: BaseException | None, trace: object) -> None:
             """Add the command that continues the run to an error, and draw the learning curve."""

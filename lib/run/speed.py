@@ -21,7 +21,6 @@ class Mark(NamedTuple):
     seconds: float
 
     def since(self, earlier: "Mark") -> "Mark":
-        """Return the time between two moments."""
         return Mark(self.steps - earlier.steps, self.seconds - earlier.seconds)
 
     @property
@@ -169,17 +168,12 @@ class Speed:
 
 
 def format_rate(rate: float) -> str:
-    """Format a rate with at least three digits."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def _count_transitions(batch: Any) -> int:
-    """Return the number of transitions in a batch, which may be a list of segments.
-
-    A tuple has an array for each field of the transitions, or, from the book's prioritised buffer, the transitions
-    before indices and weights.
-    """
-    if isinstance(batch, tuple):
+    """Return the number of transitions in a batch, which may be a list of segments."""
+    if isinstance(batch, tuple):  # of arrays, or, from the book's prioritised buffer, of transitions, indices, weights
         batch = batch[0]
     parts = batch if isinstance(batch, list) else [batch]
     return sum(len(part) if isinstance(part, Sized) and not isinstance(part, tuple | str) else 1 for part in parts)

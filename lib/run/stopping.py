@@ -24,8 +24,6 @@ TIME = "time limit"
 NOT_FINITE = "loss not finite"
 ENDED = "ended by the script"
 
-Handler = Callable[[int, FrameType | None], object] | int | None  # of a signal
-
 EXIT_CODES = {SOLVED: 0, STEPS: 0, TIME: 0, ENDED: 0, NOT_FINITE: 1} | {number.name: 128 + number for number in SIGNALS}
 
 
@@ -67,7 +65,7 @@ class Stopper:
         self.reason: str | None = None
         self.signals: list[int] = []
         self._learning = False
-        self._previous_handlers: dict[int, Handler] = {}
+        self._previous_handlers: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
         self._report_due = math.inf  # when the report of a long iteration has to be postponed, by time.monotonic()
         self._call: FrameType | None = None  # call of an environment at the last alarm
 

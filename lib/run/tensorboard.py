@@ -13,7 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from lib.run.episodes import SMOOTHING, Episodes
-from lib.run.evaluation import PeriodicEvaluation
+from lib.run.evaluation import SPREAD
 from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.run.speed import Speed
 
@@ -30,8 +30,6 @@ END = ("mean_100", "best_mean", "seconds")
 
 
 class FigureFunction(Protocol):
-    """A function that draws a figure."""
-
     def __call__(self) -> "Figure": ...
 
 
@@ -66,7 +64,7 @@ class TensorBoard:
         self.tracker = tracker
 
     def attach(self, engine: Engine, speed: Speed, extra_metrics: Sequence[str]) -> None:
-        """Write episodes/* when an episode ends, and train/* and time/* whenever the speed is measured.
+        """Write episodes/* when an episode ends, evaluation/* after evaluations, and train/* and time/* on speed.every.
 
         episodes/* are written against the episode; the mean of 100 is also written against agent steps. It begins with
         the tenth episode, because before it would show a lucky one.
@@ -92,22 +90,12 @@ class TensorBoard:
             (OutputHandler("episodes_by_step", ["mean_100"], global_step_transform=episode_end), from_tenth),
             (OutputHandler("train", scalars, _current_values, global_step_transform=agent_step), speed.every),
             (OutputHandler("time", list(speed.names), global_step_transform=agent_step), speed.every),
+            (OutputHandler("evaluation", list(SPREAD), global_step_transform=agent_step), TrainingEvents.EVALUATED),
         ):
             self.logger.attach(engine, handler, event)
         if self.tracker is not None:
-            for event in (ended, speed.every):
+            for event in (ended, speed.every, TrainingEvents.EVALUATED):
                 engine.add_event_handler(event, self.tracker.send_scalars)
-
-    def attach_evaluation(self, engine: Engine, evaluation: PeriodicEvaluation, steps: Callable[[], int]) -> None:
-        """Write the statistics of an evaluation during training as evaluation/*, against the agent step."""
-        scalars = OutputHandler(
-            "evaluation",
-            output_transform=lambda output: evaluation.spread,
-            global_step_transform=lambda *_: steps(),
-        )
-        self.logger.attach(engine, scalars, TrainingEvents.EVALUATED)
-        if self.tracker is not None:
-            engine.add_event_handler(TrainingEvents.EVALUATED, self.tracker.send_scalars)
 
     def attach_figures(self, engine: Engine, steps: Callable[[], int], figures: Mapping[str, FigureFunction]) -> None:
         """Write pictures/<name> every FIGURES_EVERY iterations, against the agent step."""
@@ -118,7 +106,7 @@ class TensorBoard:
 
         engine.add_event_handler(Events.ITERATION_COMPLETED(every=FIGURES_EVERY), write)
 
-    def write_end(self, hyperparameters: Mapping[str, object], result: Mapping[str, Any], step: int) -> None:
+    def write_end(self, hyperparameters: Mapping[str, object], result: Mapping[str, Any]) -> None:
         """Write result/* of a result.json, and the run's row on the HParams page, against the agent step.
 
         Hyperparameters that are not numbers, texts or booleans are written as text.
@@ -127,7 +115,7 @@ class TensorBoard:
         values["steps_per_second"] = result["this_process"]["steps_per_second"]
         metrics = {f"result/{name}": value for name, value in values.items() if value is not None}
         for tag, value in metrics.items():
-            self.logger.writer.add_scalar(tag, value, step)
+            self.logger.writer.add_scalar(tag, value, result["steps"])
         plain = {
             name: value if isinstance(value, bool | int | float | str) else str(value)
             for name, value in hyperparameters.items()

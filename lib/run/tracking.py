@@ -41,7 +41,6 @@ class Tracker:
         self._attempt(self.write, scalars, self.steps())
 
     def send(self, file: Path) -> None:
-        """Send a picture or a video."""
         self._attempt(self.upload, file)
 
     def finish(self, run: Path, result: Json) -> None:
@@ -54,11 +53,9 @@ class Tracker:
         self._attempt(self.close, EXIT_CODES[result["stopped"]])
 
     def fail(self) -> None:
-        """Close the run at the tracker as failed."""
         self._attempt(self.close, 1)
 
     def _attempt(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call a function, unless the tracker has failed before."""
         if self.has_failed:
             return
         try:
@@ -99,9 +96,7 @@ def track_by_mlflow(run: Path, settings: Mapping[str, object], steps: Callable[[
     earlier = mlflow.search_runs(filter_string=f"tags.run = '{_id(run)}'", output_format="list", max_results=1)
     mlflow.start_run(earlier[0].info.run_id if earlier else None, run_name=run.name, tags={"run": _id(run)})
     mlflow.log_params(dict(settings))
-    return Tracker(
-        "mlflow", steps, lambda scalars, step: mlflow.log_metrics(scalars, step=step), mlflow.log_artifact, close
-    )
+    return Tracker("mlflow", steps, mlflow.log_metrics, mlflow.log_artifact, close)
 
 
 def _id(run: Path) -> str:
@@ -110,11 +105,8 @@ def _id(run: Path) -> str:
     return f"{run.name}-{re.sub('[^0-9]', '', started)}"[-128:]
 
 
-TRACKERS = {"wandb": track_by_wandb, "mlflow": track_by_mlflow}  # those of arguments.TRACKERS
-
-
 def start(name: str, run: Path, settings: Mapping[str, object], steps: Callable[[], int]) -> Tracker:
-    """Open a new or resumed run at a tracker, a key of TRACKERS.
+    """Open a new or resumed run at a tracker, one of arguments.TRACKERS.
 
     Raises:
         UsageError: if the tracker is not installed, does not answer or refuses.
@@ -125,7 +117,7 @@ def start(name: str, run: Path, settings: Mapping[str, object], steps: Callable[
         )
     try:
         with undisturbed():
-            return TRACKERS[name](run, settings, steps)
+            return {"wandb": track_by_wandb, "mlflow": track_by_mlflow}[name](run, settings, steps)
     except Exception as error:  # the tracker is not our code, and its server may be anywhere
         offline = "; WANDB_MODE=offline needs no account" if name == "wandb" else ""
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -10,11 +10,10 @@ import logging
 import math
 import tempfile
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import cached_property
-from numbers import Real
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import cv2
 import gymnasium as gym
@@ -24,6 +23,7 @@ from lib.envs.atari import frame_skip, is_atari, reset_with_no_ops
 from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
 from lib.experience.episodes import Episode, EpisodeTrace
+from lib.experience.interface import Stopped
 from lib.run.episodes import VIDEOS, Episodes, episode_videos
 from lib.run.evaluation import Untimed
 from lib.system.log import silent_stderr
@@ -139,16 +139,11 @@ def frames_per_second(env: gym.Env) -> float:
     """Return how many agent steps make one second of the game. A video shows one frame per agent step."""
     if is_atari(env):  # ale_py's metadata says 30, but the Atari 2600 showed 60 frames per second
         return ATARI_FRAMES_PER_SECOND / frame_skip(env)
-    rate = env.metadata.get("render_fps")
-    return float(rate) if isinstance(rate, Real) and float(rate) > 0 else DEFAULT_FRAMES_PER_SECOND
+    return float(env.metadata.get("render_fps") or DEFAULT_FRAMES_PER_SECOND)
 
 
-class Playback(NamedTuple):
-    """Return and length of a replay, and whether they and the state before the last action equal those of training."""
-
-    total: float
-    length: int
-    matches: bool
+class DifferentReplay(Exception):
+    """A replay had another return, length or last state than the episode."""
 
 
 class EpisodeReplayer:
@@ -179,18 +174,23 @@ class EpisodeReplayer:
 
     def play(
         self, episode: Episode, trace: EpisodeTrace, sink: FrameSink, stopped: Callable[[], bool] = lambda: False
-    ) -> Playback | None:
-        """Replay an episode of training from its trace; None if `stopped`, called before every step, returns True.
+    ) -> None:
+        """Replay an episode of training from its trace.
 
         `sink` receives every rendered frame (height, width, 3), including the first and the last.
+
+        Raises:
+            Stopped: if `stopped`, which is called before every step, returns True.
+            DifferentReplay: if the replay differs from the episode.
         """
         env, state, taken = self._position_before(trace)
-        kept = env is self.env
-        try:
+        with ExitStack() as stack:
+            if env is not self.env:
+                stack.callback(env.close)
             at_start = True
             for action in trace.actions[taken : trace.first]:
                 if stopped():
-                    return None
+                    raise Stopped
                 state, _, terminated, truncated, _ = env.step(action)
                 at_start = terminated or truncated
                 if at_start:
@@ -199,7 +199,7 @@ class EpisodeReplayer:
             sink(np.asarray(env.render()))
             for action in trace.actions[trace.first :]:
                 if stopped():
-                    return None
+                    raise Stopped
                 last_state = state
                 state, reward, terminated, truncated, info = env.step(action)
                 sink(np.asarray(env.render()))
@@ -208,20 +208,22 @@ class EpisodeReplayer:
                     # RecordEpisodeStatistics sums the rewards before they are clipped.
                     total = float(info["episode"]["r"]) if "episode" in info else total
                     break
-            matches = (
+            is_equal = (
                 at_start
                 and ended
                 and length == episode.length
                 and math.isclose(total, episode.total, rel_tol=1e-5, abs_tol=1e-5)  # some rewards are float32
                 and np.array_equal(np.asarray(last_state), np.asarray(trace.last_state))
             )
-            if matches and not kept:
+            if not is_equal:
+                raise DifferentReplay(
+                    f"in training it had a return of {episode.total:g} in {episode.length} steps. Its replay had a "
+                    f"return of {total:g} in {length} steps, or another last state. The environment is not "
+                    "deterministic, or it repeats actions at random"
+                )
+            if env is not self.env:
                 self._kept[trace.seed] = env, env.reset()[0], trace.first + length
-                kept = True
-            return Playback(total, length, matches)
-        finally:
-            if not kept:
-                env.close()
+                stack.pop_all()
 
     def close(self) -> None:
         for env, _, _ in self._kept.values():
@@ -271,17 +273,23 @@ class Recorder:
     untimed: Untimed
     stopped: Callable[[], bool]  # returns whether the run has to end at once; the current video is then left out
     on_video: Callable[[Path], object] = lambda path: None  # receives the path of each new video
-    _warned: set[str] = dataclasses.field(default_factory=set)  # kinds of warnings that were logged
+    is_warned: bool = False  # whether it has warned about an episode without a video
 
     def __call__(self) -> str:
         number, episode = self.episodes.count, self.episodes.last
         assert episode is not None
+        if number % self.every:
+            return ""
         try:
-            if not number % self.every:
-                with self.untimed(), undisturbed():
-                    return self._record(number, episode)
+            with self.untimed(), undisturbed():
+                return self._record(number, episode)
+        except Stopped:
+            log.info("No video of episode %d: the run is stopping.", number)
         except Exception as error:  # noqa: BLE001 - an error of the user's environment must not end the training
-            self._warn_once("No video of episode %d: %s: %s.", number, type(error).__name__, error)
+            if not self.is_warned:
+                text = f"{type(error).__name__}: {error}"
+                log.warning("No video of episode %d: %s. This warning is shown once.", number, text)
+            self.is_warned = True
         return ""
 
     def _record(self, number: int, episode: Episode) -> str:
@@ -289,25 +297,9 @@ class Recorder:
             log.info("No video of episode %d: it ended before the run was resumed.", number)
             return ""
         with Video(self.run / VIDEOS / "episode.part.webm", self.replayer.frames_per_second) as video:
-            playback = self.replayer.play(episode, episode.trace(), video.write, self.stopped)
-            if playback is None:
-                log.info("No video of episode %d: the run is stopping.", number)
-            elif not playback.matches:
-                self._warn_once(
-                    "No video of episode %d: in training it had a return of %g in %d steps. Its replay had a return of "
-                    "%g in %d steps, or another last state. The environment is not deterministic, or it repeats "
-                    "actions at random.",
-                    *(number, episode.total, episode.length, playback.total, playback.length),
-                )
-            else:
-                path = video.keep(f"episode-{number}-return-{episode.total:.7g}.webm")
-                self.on_video(path)
-                for _, old in episode_videos(self.run)[:-MAX_KEPT_VIDEOS]:
-                    old.unlink()
-                return f"{VIDEOS}/{path.name}"
-        return ""
-
-    def _warn_once(self, message: str, *values: object) -> None:
-        if message not in self._warned:
-            log.warning(f"{message} Such episodes get no video. This warning is shown once.", *values)
-        self._warned.add(message)
+            self.replayer.play(episode, episode.trace(), video.write, self.stopped)
+            path = video.keep(f"episode-{number}-return-{episode.total:.7g}.webm")
+        self.on_video(path)
+        for _, old in episode_videos(self.run)[:-MAX_KEPT_VIDEOS]:
+            old.unlink()
+        return f"{VIDEOS}/{path.name}"

@@ -72,13 +72,11 @@ def test_a_script_has_the_books_hyperparameters_and_its_options_as_attributes():
         (["--set", "batch_size=3.5"], "batch_size is 3.5; it has to be a whole number, at least 1 (see --set help)"),
         (["--set", "env_name=Acrobot-v1"], "would keep the goal and the name of another game; use --env-id"),
         (["--game", "chess"], "unknown game 'chess'; choose one of pong, breakout-small, breakout, invaders"),
-        (["--env-id", ""], "run_name is ''; it has to be 1 to 60 letters"),
         (["--env-arg", "size=3"], "--env-arg needs --env-id"),
         (["--env-id", "Maze-v0", "--env-arg", "size"], "--env-arg takes NAME=VALUE, not 'size'"),
         (["--device", "abacus"], "finds no device 'abacus' on this machine; use one of cpu"),
         (["--stop-after", "10000"], "within the warm-up of 10000 steps"),
         (["--seed", "5000000000"], "'5000000000' is not a whole number, at least 0 and at most 2147483647"),
-        (["--gam", "pong"], "unrecognized arguments: --gam pong"),
     ],
 )
 def test_wrong_use_is_reported_in_one_line_with_the_allowed_values(argv, message):
@@ -94,17 +92,10 @@ def test_ppo_has_plain_settings_for_another_environment_unless_a_game_is_given()
     assert own == dataclasses.replace(table["own"], env_name="CartPole-v1", run_name="CartPole-v1", stop_reward=475.0)
     assert args.changes == ""
     assert resolve("--env-id", "CartPole-v1", "--game", "pong", table=table)[0].gamma == table["pong"].gamma
+    for env_id, clip in {"CartPole-v1": 0.2, "QbertNoFrameskip-v4": 0.1, "fakes:ShortPong-v0": 0.1}.items():
+        assert resolve("--env-id", env_id, table=PPO_HYPERPARAMS)[0].clip == clip  # textbook PPO has two sets
     with pytest.raises(UsageError, match="needs --env-id"):
         resolve("--game", "own", table=table)
-
-
-@pytest.mark.parametrize(
-    ("env_id", "game"), [("CartPole-v1", "own"), ("QbertNoFrameskip-v4", "atari"), ("fakes:ShortPong-v0", "atari")]
-)
-def test_textbook_ppo_has_settings_of_its_own_for_atari_games(env_id, game):
-    params, args = resolve("--env-id", env_id, table=PPO_HYPERPARAMS)
-    assert args.game == game
-    assert (params.rollout, params.epochs, params.clip) == ((128, 4, 0.1) if game == "atari" else (256, 10, 0.2))
 
 
 def test_another_environment_has_the_goal_that_it_is_registered_with_unless_another_is_set():
@@ -116,17 +107,8 @@ def test_another_environment_has_the_goal_that_it_is_registered_with_unless_anot
 
 
 def test_arguments_of_the_constructor_are_part_of_the_id_and_recorded():
-    words = (
-        "--env-id",
-        "fakes:Catch-v0",
-        "--env-arg",
-        "zoom=12",
-        "--env-arg",
-        "wind=8x8",
-        "--env-arg",
-        "rest=[0, ':']",
-    )
-    params, _ = resolve(*words)
+    arguments = [word for each in ("zoom=12", "wind=8x8", "rest=[0, ':']") for word in ("--env-arg", each)]
+    params, _ = resolve("--env-id", "fakes:Catch-v0", *arguments)
     assert params.env_name == "fakes:Catch-v0(zoom=12, wind='8x8', rest=[0, ':'])"
     assert resolve("--env-id", params.env_name, "--env-arg", "zoom=13")[0].env_name.startswith("fakes:Catch-v0(zoom=13")
     assert params.run_name == "fakes-Catch-v0-zoom-12-wind-8x8-rest-0"
@@ -146,7 +128,6 @@ def test_a_config_sets_hyperparameters_and_options_and_the_command_line_wins(con
     [
         ('{"gama": 0.9, "envs": 2}', "gama is unknown; the names are env_name, "),
         ('{"envs": 0}', "argument --envs: '0' is not a whole number, at least 1"),
-        ("[1]", "cannot be read: it holds a list, not an object"),
     ],
 )
 def test_a_config_with_unknown_or_wrong_entries_is_refused(tmp_path, content, message):
@@ -195,7 +176,7 @@ def test_a_resume_takes_all_settings_from_the_run_and_accepts_equal_ones(run):
     [
         (["--set", "batch_size=16"], "batch_size is 8, not 16"),
         (["--envs", "3"], "envs is 4, not 3"),  # the default, but given explicitly
-        (["--without", "double"], r"without is \['noisy'\], not \['double'\]"),
+        (["--without", "double"], r"without is \['noisy'\], not \['noisy', 'double'\]"),
         (["--config", str(TUNED)], "replay_initial is 10000, not 5000; .*huber is False, not True"),
     ],
 )
@@ -248,6 +229,5 @@ def test_long_names_are_cut_and_keep_the_seed():
     fields = [word for name in ("learning_rate_final", "learning_rate") for word in ("--set", f"{name}=1.23456789e-5")]
     fields += [word for name in ("replay_size", "target_net_sync", "max_steps") for word in ("--set", f"{name}=123456")]
     long = resolve(*fields, "--set", "epsilon_frames=123456", "--seed", 7)[1].changes
-    assert len(long) == 130
-    assert long.endswith("-seed7")
+    assert (len(long), long[-6:]) == (130, "-seed7")
     assert resolve("--env-id", f"{'A' * 120}-v0")[0].run_name == "A" * 60

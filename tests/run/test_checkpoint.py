@@ -137,22 +137,20 @@ class Scalar:
         self.value = state["value"].item()
 
 
-def train(folder, iterations, every, losses=None, best_at=(), seconds=0.0, monkeypatch=None):
+def train(folder, iterations, every, losses=None, best_at=(), clock=lambda iteration: None):
     """Train a network that is a number, which counts iterations. One iteration is one agent step.
 
-    Args:
-        seconds: duration of an iteration.
+    `clock` is called with the number of each iteration.
     """
     net = Scalar()
 
     def process(engine, batch):
+        clock(engine.state.iteration)
         net.value = float(engine.state.iteration)
         return {"loss": (losses or {}).get(engine.state.iteration, 0.0)}
 
     engine = Engine(process)
     register_events(engine)
-    if monkeypatch is not None:
-        monkeypatch.setattr(checkpoint, "since_process_start", lambda: seconds * engine.state.iteration)
     stopper = Stopper(lambda: engine.state.iteration, iterations, None)
     objects = {"net": net, "iteration": Iteration(engine), "epsilon": Scalar(1.0)}
     stopper.watch_loss(engine)
@@ -173,21 +171,21 @@ def test_checkpoints_are_saved_at_the_first_iteration_regularly_and_at_the_end_a
     (tmp_path / "step-copy.pt").write_bytes(b"mine")
     train(tmp_path, 1, every=10)
     assert names(tmp_path) == ["step-000000001.pt", "step-copy.pt"]
-    train(tmp_path, 25, every=10)
-    assert names(tmp_path) == ["step-000000020.pt", "step-000000025.pt", "step-copy.pt"]
+    train(tmp_path, 25, every=10, best_at=(3, 17))
+    kept = ["best-000000017.pt", "step-000000020.pt", "step-000000025.pt", "step-copy.pt"]
+    assert names(tmp_path) == kept
+    assert load(tmp_path / "best-000000017.pt") == {"net": {"value": torch.tensor(17.0)}}
 
 
 def test_checkpoints_are_at_most_five_minutes_apart(tmp_path, monkeypatch):
+    def clock(iteration):
+        monkeypatch.setattr(checkpoint, "since_process_start", lambda: 70.0 * iteration)
+
+    clock(0)
     monkeypatch.setattr(checkpoint, "remove_outdated", lambda folder: None)
-    train(tmp_path, 12, every=10, seconds=70.0, monkeypatch=monkeypatch)
+    train(tmp_path, 12, every=10, clock=clock)
     saved = [int(name[5:14]) for name in names(tmp_path)]
     assert saved == [1, 6, 10, 12]  # after 5 x 70 seconds, by its steps, and at the end
-
-
-def test_the_best_checkpoint_holds_the_networks_and_only_one_is_kept(tmp_path):
-    train(tmp_path, 25, every=10, best_at=(3, 17))
-    assert names(tmp_path) == ["best-000000017.pt", "step-000000020.pt", "step-000000025.pt"]
-    assert load(tmp_path / "best-000000017.pt") == {"net": {"value": torch.tensor(17.0)}}
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_the_last_good_state(tmp_path):

@@ -3,6 +3,7 @@
 import io
 import itertools
 import logging
+import math
 import re
 import shlex
 import sys
@@ -16,7 +17,7 @@ from finished_runs import make_run
 from lib.experience.episodes import Episode
 from lib.run import console
 from lib.run.arguments import RunOptions
-from lib.run.console import Screen, next_steps, seconds_to_rise
+from lib.run.console import Screen, log_next_steps, seconds_to_rise
 from lib.run.episodes import Episodes
 from lib.run.speed import Mark
 from lib.run.stopping import NOT_FINITE, STEPS
@@ -94,10 +95,8 @@ def test_the_time_left_is_extrapolated_only_along_a_trend():
 
     noise = np.random.default_rng(1).normal(size=100)
     assert seconds(np.arange(100) / 4 + noise, 10.0) == pytest.approx(80.0, rel=0.1)
-    assert seconds(np.arange(100) / 4, 1000.0) is None  # too far away
-    assert seconds(noise, 10.0) is None
-    assert seconds([5.0] * 100, 10.0) is None
-    assert seconds(np.arange(19.0), 10.0) is None
+    for returns, missing in ((np.arange(100) / 4, 1000.0), (noise, 10.0), ([5.0] * 100, 10.0), (np.arange(19.0), 10.0)):
+        assert seconds(returns, missing) == math.inf
 
 
 @pytest.mark.slow
@@ -113,18 +112,23 @@ def test_the_printed_commands_work(ends, tmp_path):
         assert code == 0, (command, errors)
 
 
-def test_a_run_goes_on_with_what_it_does_not_record_unless_it_is_complete_or_has_diverged(tmp_path, monkeypatch):
+def test_a_run_goes_on_with_what_it_does_not_record_unless_it_is_complete_or_has_diverged(
+    tmp_path, monkeypatch, caplog
+):
+    caplog.set_level(logging.INFO, "lib")
     monkeypatch.setattr(sys, "argv", ["03_ppo_actors.py"])
-    path = make_run(tmp_path / "run", knobs={"engine": "process", "patience": 60.0, "async_envs": True})
-    knobs = {"engine": "ray", "address": "10.0.0.1:6379", "patience": 60.0, "async_envs": False}
+    path = make_run(tmp_path / "run")
+    knobs = {"engine": "ray", "address": "10.0.0.1:6379"}
 
     def commands(owns_process=True, steps=300, stopped=STEPS, saved=True):
         options = RunOptions(knobs=knobs, owns_process=owns_process, record_every=5, stop_after=400)
         params = SimpleNamespace(env_name="fakes:Catch-v0", max_steps=1000)
         episodes = SimpleNamespace(count=1, steps=steps, solved=None)
-        return next_steps(path, params, options, episodes, stopped, saved)
+        caplog.clear()
+        log_next_steps(path, params, options, episodes, stopped, saved)
+        return {purpose: command for command, _, purpose in (line.partition("  # ") for line in caplog.messages)}
 
-    given = "--record-every 5 --address 10.0.0.1:6379 --no-async-envs --engine ray"
+    given = "--record-every 5 --address 10.0.0.1:6379"
     words = commands()["continue the run"].partition("--env-id fakes:Catch-v0 ")[2]
     assert words == f"{given} --stop-after 400"
     assert commands(steps=400)["continue the run"].endswith(given)

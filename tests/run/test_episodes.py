@@ -2,6 +2,7 @@
 
 import csv
 import math
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,7 +13,6 @@ from ptan.ignite import EndOfEpisodeHandler
 from lib.experience.episodes import Episode
 from lib.run.episodes import EpisodeFile, Episodes, format_return
 from lib.run.events import EpisodeEvents, register_events
-from lib.system.clock import since_process_start
 from sources import CountingSource
 
 
@@ -94,23 +94,11 @@ def test_a_small_return_keeps_its_digits():
     assert [format_return(value) for value in values] == ["18.13", "0.0034", "0.00", "-1.5e+30", "nan"]
 
 
-def test_a_run_that_did_not_begin_with_its_process_has_its_own_time():
-    begun = since_process_start()
-    episodes = Episodes(CountingSource(), 18.0, began=begun)
-    assert episodes.seconds_at(0.0) == 0.0  # of an episode that ended before the run began
-    assert 0.0 <= episodes.seconds <= since_process_start() - begun
-    assert Episodes(CountingSource(), 18.0).seconds >= begun
-
-
 def test_the_smoothed_return_equals_that_of_ptan():
     returns = {1: 10.0, 2: 0.0, 3: -4.0}
     episodes, _ = run(CountingSource(returns), 3)
-    source = CountingSource(returns)
-
-    def pop_rewards_steps():
-        return [(episode.total, episode.length) for episode in source.pop_episodes()]
-
-    source.pop_rewards_steps = pop_rewards_steps  # type: ignore[attr-defined]
+    source: Any = CountingSource(returns)
+    source.pop_rewards_steps = lambda: [(episode.total, episode.length) for episode in source.pop_episodes()]
     engine = Engine(lambda engine, batch: None)
     EndOfEpisodeHandler(source).attach(engine)
     engine.run(source.batches(), max_iters=3, epoch_length=3)

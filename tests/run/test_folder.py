@@ -45,12 +45,13 @@ def test_a_resumed_run_adds_its_session_and_logs_a_changed_commit(tmp_path, monk
         assert not caplog.records
         monkeypatch.setattr(folder, "current_commit", lambda commit=commit: commit)
         again = resumed(run)
-        again.add_session(torch.device("cpu"))
+        again.add_session(torch.device("cpu"), {"patience": 9})
         again.close()
     assert "its commit was" in caplog.text
-    sessions = read_params(run.path)["sessions"]
-    assert len(sessions) == 3
-    assert sessions[0]["versions"]["ptan"] == "0.8.1"
+    recorded = read_params(run.path)
+    assert recorded["knobs"] == {"patience": 9}  # the next resume takes it
+    assert len(recorded["sessions"]) == 3
+    assert recorded["sessions"][0]["versions"]["ptan"] == "0.8.1"
     assert not list(run.path.rglob(".*.tmp"))
 
 

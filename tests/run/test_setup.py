@@ -167,7 +167,7 @@ def test_a_run_cannot_be_resumed_during_its_final_evaluation(tmp_path, monkeypat
     def evaluate(*args, **options):
         with pytest.raises(UsageError, match="is in use by process"):
             RunFolder(folder(tmp_path), is_new=False)
-        asked.append(options["processes"])
+        asked.append(options["side_by_side"])
         return summary(EpisodeResult(number, 20.0, 5, b"") for number in range(20))
 
     monkeypatch.setattr("lib.run.evaluation.evaluate", evaluate)
@@ -175,7 +175,7 @@ def test_a_run_cannot_be_resumed_during_its_final_evaluation(tmp_path, monkeypat
     assert result_of(own.run.path)["evaluation"]["mean"] == 20.0
     assert not in_use(own.run.path)
     solved(tmp_path, resume=own.run.path)  # nothing is left to do
-    assert asked == [1]  # in its own process: a child would import a program without cli.main
+    assert asked == [False]  # in its own process: a child would import a program without cli.main
 
 
 def test_an_evaluation_that_fails_does_not_end_a_run(tmp_path, monkeypatch, caplog):
@@ -216,6 +216,15 @@ def test_a_notebook_that_was_opened_long_ago_has_the_whole_time_for_its_run(tmp_
     result = result_of(train(tmp_path, time_limit=60, stop_after=40).run.path)
     assert result["steps"] == 40
     assert result["seconds"] < 60.0
+
+
+def test_a_time_limit_that_ends_within_the_restore_is_named_and_changes_nothing(tmp_path, monkeypatch):
+    path = train(tmp_path, stop_after=40).run.path
+    before = contents(path)
+    monkeypatch.setattr("lib.run.stopping.since_process_start", lambda: 2e6)
+    with pytest.raises(UsageError, match="the time limit of 5 s ended the restore, which needs about"):
+        set_up(tmp_path, resume=path, time_limit=5)
+    assert contents(path) == before
 
 
 def test_a_resumed_run_removes_videos_of_undone_episodes_and_renames_newer_networks(tmp_path):

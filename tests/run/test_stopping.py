@@ -19,20 +19,13 @@ from sources import CountingSource
 
 
 def run(step_limit=50, time_limit=None, losses=None, at=None, handler=None, in_batch=None):
-    """Run an engine with one agent step per iteration.
+    """Run an engine with one agent step per iteration. Return the last iteration and the reason for the end.
 
     Args:
-        step_limit: agent steps to stop at.
-        time_limit: seconds to stop after.
         losses: losses by iteration; 0 for all others.
-        at: iteration after which `handler` is called.
-        handler: function of the engine.
+        at: iteration after which `handler`, a function of the engine, is called.
         in_batch: function that is called while the batch of iteration 3 is made.
-
-    Returns:
-        the last iteration and the reason for the end.
     """
-    losses = losses or {}
     source = CountingSource()
 
     def batches():
@@ -41,7 +34,7 @@ def run(step_limit=50, time_limit=None, losses=None, at=None, handler=None, in_b
                 in_batch()
             yield step
 
-    engine = Engine(lambda engine, batch: {"loss": losses.get(engine.state.iteration, 0.0)})
+    engine = Engine(lambda engine, batch: {"loss": (losses or {}).get(engine.state.iteration, 0.0)})
     register_events(engine)
     Speed(source).attach(engine)
     stopper = Stopper(lambda: source.steps_done, step_limit, time_limit)
@@ -57,11 +50,8 @@ def run(step_limit=50, time_limit=None, losses=None, at=None, handler=None, in_b
     return engine.state.iteration, stopper.reason
 
 
-def test_stops_at_the_step_limit():
+def test_stops_at_the_step_limit_or_when_solved():
     assert run(step_limit=7) == (7, STEPS)
-
-
-def test_stops_when_solved():
     event = EpisodeEvents.BOUND_REWARD_REACHED
     assert run(at=5, handler=lambda engine: engine.fire_event(event)) == (5, SOLVED)
 
@@ -93,14 +83,8 @@ def test_stops_on_a_loss_that_is_not_finite_even_after_a_signal():
 @pytest.mark.parametrize(("number", "where"), list(zip(SIGNALS, itertools.cycle(["handler", "in_batch"]))))
 def test_a_signal_ends_the_run_after_the_current_iteration(number, where):
     before = [signal.getsignal(known) for known in SIGNALS]
-
-    def send(engine=None):
-        os.kill(os.getpid(), number)
-
-    iteration, reason = run(at=3, **{where: send})
-    assert iteration == 3
-    assert reason == number.name
-    assert EXIT_CODES[reason] == 128 + number
+    assert run(at=3, **{where: lambda engine=None: os.kill(os.getpid(), number)}) == (3, number.name)
+    assert EXIT_CODES[number.name] == 128 + number
     assert [signal.getsignal(known) for known in SIGNALS] == before
 
 
@@ -155,15 +139,10 @@ def test_a_long_iteration_prints_where_the_process_is(monkeypatch, capfd):
 def test_a_signal_during_the_warm_up_ends_the_run_at_once():
     engine = Engine(lambda engine, batch: {"loss": 0.0})
     register_events(engine)
-    stopper = Stopper(lambda: 0, 10, None)
-    stopper.watch_ends(engine)
-
-    def warming_up():
-        os.kill(os.getpid(), signal.SIGTERM)
-        yield None
-
+    Stopper(lambda: 0, 10, None).watch_ends(engine)
+    warming_up = (os.kill(os.getpid(), signal.SIGTERM) for _ in range(1))
     with pytest.raises(Interrupted) as interrupted:
-        engine.run(warming_up())
+        engine.run(warming_up)
     assert interrupted.value.exit_code == 143
 
 

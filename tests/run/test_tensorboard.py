@@ -78,8 +78,9 @@ def test_figures_hyperparameters_and_the_result_are_written_at_agent_steps(tmp_p
     board, engine = TensorBoard(tmp_path), Engine(lambda engine, batch: None)
     board.attach_figures(engine, lambda: 10 * engine.state.iteration, {"empty": lambda: Figure(figsize=(1, 1))})
     engine.run(range(7))
-    result = {"mean_100": 1.5, "best_mean": 2.5, "seconds": 3.0, "this_process": {"steps_per_second": None}}
-    board.write_end({"rollout": 16, "engine": "process", "betas": (0.9, 0.99)}, result, 70)
+    speed = {"this_process": {"steps_per_second": None}}
+    result = {"steps": 70, "mean_100": 1.5, "best_mean": 2.5, "seconds": 3.0, **speed}
+    board.write_end({"rollout": 16, "engine": "process", "betas": (0.9, 0.99)}, result)
     board.close()
     accumulator = read(tmp_path)
     assert [event.step for event in accumulator.Images("pictures/empty")] == [30, 60]

@@ -52,6 +52,8 @@ def group(monkeypatch, tmp_path):
 
 
 def test_free_memory_is_the_rest_of_the_control_groups_limit_without_its_cache(group):
+    group("", "max")
+    assert 1000 < memory.free() <= psutil.virtual_memory().total
     group("", 1000, 800, 300)
     assert memory.free() == 500
     memory.GROUP.write_text("0::/system.slice/docker-3.scope\n")  # not visible in the container
@@ -63,12 +65,6 @@ def test_the_smallest_limit_of_nested_groups_counts(group, outer, inner, left):
     group("job_7", outer)
     group("job_7/step_0/task_0", inner)
     assert memory.free() == left
-
-
-def test_without_a_limit_free_memory_is_that_of_the_machine(group):
-    assert 0 < memory.free() <= psutil.virtual_memory().total
-    group("", "max")
-    assert 0 < memory.free() <= psutil.virtual_memory().total
 
 
 def test_a_lack_of_memory_is_told_from_other_errors():
@@ -98,7 +94,5 @@ def test_free_gaps_between_used_blocks_are_returned_to_the_system():
 def test_an_allocation_that_does_not_fit_is_rejected_with_the_amount_that_would(monkeypatch):
     monkeypatch.setattr(memory, "free", lambda: 5 * 10**9)
     memory.require(5, 5 * 10**9)
-    with pytest.raises(
-        UsageError, match=r" 6 steps needs 6\.0 GB of memory, and 5\.0 GB are free; --set replay_size=4 "
-    ):
+    with pytest.raises(UsageError, match=r" 6 steps needs 6\.0 GB .* 5\.0 GB are free; --set replay_size=4 "):
         memory.require(6, 6 * 10**9)

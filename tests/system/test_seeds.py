@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib.system.seeds import (
-    RandomState,
-    hashed_seed,
-    seed_everything,
-    tagged_seed,
-    undisturbed,
-)
+from lib.system.seeds import RandomState, hashed_seed, seed_everything, tagged_seed, undisturbed
 
 
 def draw():
