@@ -149,7 +149,7 @@ class Random(Counting):
         return np.array([self.shown]).astype(np.uint8)
 
 
-class Curriculum(Random):
+class Levels(Random):
     """Random with a level that rises in every episode, and decides about lengths and rewards."""
 
     def reset(self, *, seed=None, options=None):
@@ -162,11 +162,15 @@ class Curriculum(Random):
         observation, reward, *rest = super().step(action)
         return observation, reward + self.first, *rest
 
-    def state_dict(self):
+    def get_state(self):
         return {"first": np.array([self.first])}
 
-    def load_state_dict(self, state):
+    def set_state(self, state):
         [self.first] = state["first"].tolist()
+
+
+class Curriculum(Levels):
+    state_dict, load_state_dict = Levels.get_state, Levels.set_state
 
 
 class Chain(Toy):
@@ -645,6 +649,7 @@ for environment in (
     Chain,
     Counting,
     Curriculum,
+    Levels,
     Recall,
     Shown,
     Coded,

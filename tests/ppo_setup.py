@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from gymnasium.wrappers import RecordEpisodeStatistics
 
 from lib.envs import vector_env
 from lib.ppo.fast import FastModel, FastSettings, FastTrainer
@@ -19,8 +19,8 @@ from oracles import ppo_update
 
 def vectorised(make, n):
     """Build a vector environment of n environments; `make` creates one."""
-    envs = SyncVectorEnv([lambda: vector_env.Pausable(make())] * n, autoreset_mode=AutoresetMode.SAME_STEP)
-    return RecordEpisodeStatistics(vector_env.FinalStates(envs))
+    env_fns = [lambda: vector_env.Pausable(RecordEpisodeStatistics(make()))] * n
+    return SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 class Fixed:

@@ -22,7 +22,7 @@ def random_steps(rng, num_envs, count, ends=0.25):
             rng.integers(0, 5, num_envs),
             rng.integers(-3, 4, num_envs).astype(np.float32),
             terminated,
-            truncated,
+            truncated & ~terminated,
             frames + 500,
         )
 

@@ -18,8 +18,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis.window import action_names
-from lib.envs.observations import conversions, observation_kind
-from lib.envs.single_env import EnvId, make_env, make_plain_env
+from lib.envs.observations import observation_kind
+from lib.envs.single_env import EnvId, conversions, make_env, make_plain_env
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, count_at_limit
 from lib.run.policy import RandomPolicy
 

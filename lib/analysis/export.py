@@ -21,8 +21,7 @@ from torch import nn
 
 from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import action_names, first_action
-from lib.envs.observations import conversions
-from lib.envs.single_env import make_plain_env
+from lib.envs.single_env import conversions, make_plain_env
 from lib.errors import Fault, UsageError
 from lib.run.episode_player import EpisodePlayer
 from lib.run.policy import GreedyPolicy, best_actions, scores_of

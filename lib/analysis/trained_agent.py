@@ -12,7 +12,8 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from lib.envs.single_env import CellActions, DiscreteEnv, make_env
+from lib.envs.checked_env import CellActions
+from lib.envs.single_env import DiscreteEnv, make_env
 from lib.errors import Fault, UsageError
 from lib.run import checkpoint
 from lib.run.checkpoint import BEST, find_checkpoint

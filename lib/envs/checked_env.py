@@ -64,11 +64,6 @@ def _is_our_call(error: Exception) -> bool:
     return file.startswith(os.path.dirname(__file__)) or f"{os.sep}gymnasium{os.sep}" in file
 
 
-def describe(env: gym.Env) -> str:
-    """Return an environment's id, seed, step and episode if a CheckedEnv is among its wrappers, otherwise its text."""
-    return next((each.describe() for each in wrappers(env) if isinstance(each, CheckedEnv)), str(env))
-
-
 def wrappers(env: gym.Env) -> Iterator[gym.Wrapper]:
     """Yield the wrappers of an environment, the outermost first."""
     while isinstance(env, gym.Wrapper):
@@ -76,11 +71,22 @@ def wrappers(env: gym.Env) -> Iterator[gym.Wrapper]:
         env = env.env
 
 
+class ActionSpace(spaces.Discrete):
+    """Type of a discrete action space whose `n` is typed as an int."""
+
+    n: int  # type: ignore[assignment]
+
+
+class CellActions(ActionSpace):
+    """Actions that belong to the cells of a board: action plane * height * width + row * width + column."""
+
+
 class CheckedEnv(gym.Wrapper):
     """Check the shape, type and numbers of observations, and rewards. Errors name the environment.
 
     Observations are copied, because an environment may write its next one into the same array. Lists, and data types
     of the same kind as the space's, such as float64 for float32 or int64 for uint8, are converted to the space's.
+    Discrete and MultiDiscrete actions are counted from 0.
 
     Args:
         env: environment as gym.make returns it.
@@ -91,6 +97,8 @@ class CheckedEnv(gym.Wrapper):
 
     Attributes:
         opened: environments that are not closed yet.
+        first_action: the environment's own number of action 0, or an array of them; 0 for other spaces.
+        guard: context for code of the environment.
     """
 
     opened: ClassVar["WeakSet[CheckedEnv]"] = WeakSet()
@@ -99,7 +107,13 @@ class CheckedEnv(gym.Wrapper):
         super().__init__(env)
         self.opened.add(self)
         self.env_id = env_id
-        self._guard = Guard(self.describe)
+        self.guard = Guard(self.describe)
+        space = env.action_space
+        self.first_action = getattr(space, "start", 0)
+        if isinstance(space, spaces.Discrete):
+            self.action_space = (CellActions if env.metadata.get("cell_actions") else ActionSpace)(space.n)
+        elif isinstance(space, spaces.MultiDiscrete):
+            self.action_space = spaces.MultiDiscrete(space.nvec, dtype=space.dtype.type)
         self._seed: int | None = None
         self._episode = 0  # since the reset with that seed
         self._step = 0
@@ -108,7 +122,7 @@ class CheckedEnv(gym.Wrapper):
         if seed is not None:
             self._seed, self._episode = seed, 0
         self._episode, self._step = self._episode + 1, 0
-        with self._guard:
+        with self.guard:
             result = self.env.reset(seed=seed, options=options)
             if not isinstance(result, tuple | list) or len(result) != 2:
                 raise TypeError("reset() returns an observation and no info")
@@ -116,9 +130,10 @@ class CheckedEnv(gym.Wrapper):
 
     def step(self, action: Any) -> Stepped:
         self._step += 1
-        space = self.action_space  # some environments compare types; NASim does
+        space = self.env.action_space  # some environments compare types; NASim does
+        action = action + self.first_action
         action = int(action) if isinstance(space, spaces.Discrete) else np.array(action, space.dtype)
-        with self._guard:
+        with self.guard:
             observation, reward, terminated, truncated, info = self.env.step(action)
             observation, number = self._checked(observation, self.observation_space), float(np.asarray(reward).item())
             if not math.isfinite(number):
@@ -126,12 +141,12 @@ class CheckedEnv(gym.Wrapper):
             return observation, number, bool(terminated), bool(truncated), info
 
     def render(self) -> Any:
-        with self._guard:
+        with self.guard:
             return self.env.render()
 
     def close(self) -> None:
         self.opened.discard(self)
-        with self._guard:
+        with self.guard:
             self.env.close()
 
     def _checked(self, observation: Any, space: spaces.Space[object], place: str = "") -> Any:

@@ -9,7 +9,8 @@ from gymnasium import spaces
 
 from lib.envs.checked_env import Info
 from lib.envs.masks import MaskedBox, StackedBox
-from lib.envs.observations import noted
+
+STACK = 4  # frames in a state of grey images
 
 
 class LazyFrames:
@@ -25,7 +26,6 @@ class LazyFrames:
 
     Attributes:
         strip, end, size: see Args.
-        start: row of the state's first frame.
     """
 
     # Two numbers instead of a slice of the array, because a slice would be a small block of memory for each state.
@@ -36,10 +36,6 @@ class LazyFrames:
         self.strip = strip
         self.end = end
         self.size = size
-
-    @property
-    def start(self) -> int:
-        return self.end - max(self.size, 1)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,7 +53,7 @@ class LazyFrames:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Return the state as one array: a read-only view, because other states share its frames, or a copy."""
-        frames = self.strip[self.start : self.end] if self.size else self.strip[self.start]
+        frames = self.strip[self.end - self.size : self.end] if self.size else self.strip[self.end - 1]
         frames.flags.writeable = False
         return np.array(frames, dtype, copy=copy)
 
@@ -103,11 +99,10 @@ def stacks_frames(space: spaces.Space[object]) -> bool:
     return isinstance(space.plain if isinstance(space, MaskedBox) else space, StackedBox)
 
 
-def stack_images(env: gym.Env) -> gym.Env:
-    """Stack the last four observations if they are images without channels."""
-    if len(env.observation_space.shape or ()) != 2:
-        return env
-    return noted(FrameStack(env), "the last four frames; at first, copies of the first one")
+def stack_of(frame: spaces.Box, size: int) -> StackedBox:
+    """Return the space of stacks of frames."""
+    low, high = np.stack([frame.low] * size), np.stack([frame.high] * size)
+    return StackedBox(low, high, dtype=frame.dtype.type)
 
 
 class FrameStack(gym.Wrapper):
@@ -120,14 +115,15 @@ class FrameStack(gym.Wrapper):
         size: number of frames in a state.
     """
 
-    def __init__(self, env: gym.Env, size: int = 4):
+    def __init__(self, env: gym.Env, size: int = STACK):
         super().__init__(env)
         space = env.observation_space
         assert isinstance(space, spaces.Box)
-        frame = space.plain if isinstance(space, MaskedBox) else space
-        low, high = np.stack([frame.low] * size), np.stack([frame.high] * size)
-        stacked = StackedBox(low, high, dtype=frame.dtype.type)
-        self.observation_space = MaskedBox(stacked, space.actions) if isinstance(space, MaskedBox) else stacked
+        self.observation_space = (
+            MaskedBox(stack_of(space.plain, size), space.actions)
+            if isinstance(space, MaskedBox)
+            else stack_of(space, size)
+        )
         self.size = size
         self._frames = FrameStrip(size)
 

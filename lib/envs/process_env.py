@@ -50,7 +50,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
 
         processes.start_server()
         try:
-            with processes.signals_blocked(), self._dead_named():
+            with self._dead_named():
                 super().__init__(
                     [make_once] * num_envs,
                     context="forkserver",
@@ -74,10 +74,6 @@ class ProcessVectorEnv(AsyncVectorEnv):
     def set_attr(self, name: str, values: object) -> None:
         with self._dead_named():
             super().set_attr(name, values)
-
-    def _check_spaces(self) -> None:
-        with processes.signals_unblocked():  # a constructor may hang
-            super()._check_spaces()  # type: ignore[no-untyped-call]
 
     @contextmanager
     def _dead_named(self) -> Iterator[None]:

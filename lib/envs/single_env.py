@@ -18,17 +18,14 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.wrappers import RecordEpisodeStatistics, TransformAction
+from gymnasium.wrappers import RecordEpisodeStatistics
 
-from lib.envs import observations
 from lib.envs.atari import FRAME_SKIP, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
-from lib.envs.checked_env import CheckedEnv, Guard, wrappers
-from lib.envs.composite import CompositeObservation, is_composite
-from lib.envs.frames import FrameStack, stack_images
-from lib.envs.masks import AppendMask, TakeMask
+from lib.envs.checked_env import ActionSpace, CheckedEnv, Guard, wrappers
+from lib.envs.frames import FrameStack
+from lib.envs.states import States
 from lib.errors import UsageError
 from lib.system.files import PROJECT
-from lib.system.seeds import undisturbed
 
 PPO_ACTIONS = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
 
@@ -67,16 +64,6 @@ class EnvId(NamedTuple):
     def __str__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
         return f"{self.module}:{self.name}".lstrip(":") + (f"({arguments})" if arguments else "")
-
-
-class ActionSpace(spaces.Discrete):
-    """Type of a discrete action space whose `n` is typed as an int."""
-
-    n: int  # type: ignore[assignment]
-
-
-class CellActions(ActionSpace):
-    """Actions that belong to the cells of a board: action plane * height * width + row * width + column."""
 
 
 class DiscreteEnv(gym.Env):
@@ -125,31 +112,14 @@ def wrapped(
     """
     if is_atari(env):
         return cast(DiscreteEnv, _wrapped_game(env, env_id, tweaked))
-    env = CheckedEnv(env, env_id)
-    if not isinstance(env.action_space, PPO_ACTIONS):
+    checked = CheckedEnv(env, env_id)
+    if not isinstance(checked.action_space, PPO_ACTIONS if any_actions else spaces.Discrete):
         raise UsageError(
-            f"{env_id} has the action space {env.action_space}; it has to be Discrete, or for PPO MultiDiscrete, "
-            "MultiBinary or Box. gymnasium's TransformAction converts others"
+            f"{env_id} has the action space {env.action_space}; it has to be Discrete, or for PPO, such as "
+            "distributed/02_ppo_fast.py, MultiDiscrete, MultiBinary or Box. gymnasium's TransformAction converts others"
         )
-    if not (isinstance(env.action_space, spaces.Discrete) or any_actions):
-        raise UsageError(
-            f"{env_id} has the action space {env.action_space}; DQN chooses one of n actions, Discrete(n). "
-            "distributed/02_ppo_fast.py takes this space"
-        )
-    mask = TakeMask(ActionsFromZero(env) if np.any(getattr(env.action_space, "start", 0)) else env)
-    env = RecordEpisodeStatistics(mask)
-    if isinstance(env.action_space, spaces.Discrete) and env.metadata.get("cell_actions"):
-        env.action_space = CellActions(env.action_space.n)
-    convert = CompositeObservation if is_composite(env.observation_space) else observations.prepare
-    env = convert(env, env_id, EnvId.of(env_id).arguments.get(CHANNEL_AXIS))
-    if masked is None:
-        with undisturbed():  # its reset may seed the global generators
-            mask.find_mask()
-    else:
-        mask.masked = masked
-    if mask.masked:
-        env = observations.noted(AppendMask(env, mask), "the action mask appended; see lib/envs/masks.py")
-    return cast(DiscreteEnv, stack_images(env))
+    env = RecordEpisodeStatistics(States(checked, EnvId.of(env_id).arguments.get(CHANNEL_AXIS), masked))
+    return cast(DiscreteEnv, FrameStack(env) if len(env.observation_space.shape or ()) == 2 else env)
 
 
 def _wrapped_game(env: gym.Env, env_id: str, tweaked: bool) -> gym.Env:
@@ -161,8 +131,15 @@ def _wrapped_game(env: gym.Env, env_id: str, tweaked: bool) -> gym.Env:
             f"{env_id} is registered with wrappers that have no effect here: {env}. States are made from the "
             "emulator's screen; register it without them"
         )
-    env = DirectAtari(env) if tweaked and has_only_checking_wrappers(env) else preprocess(TakeMask(env))
-    return observations.noted(FrameStack(env), "Atari's preprocessing of lib/envs/atari.py; the last 4 frames")
+    return FrameStack(DirectAtari(env) if tweaked and has_only_checking_wrappers(env) else preprocess(env))
+
+
+def conversions(env: gym.Env) -> list[str]:
+    """Return how an environment's observations become states, for people."""
+    if is_atari(env):
+        return ["Atari's preprocessing of lib/envs/atari.py; the last 4 frames"]
+    stacked = ["the last four frames; at first, copies of the first one"] * isinstance(env, FrameStack)
+    return [*env.get_wrapper_attr("conversions"), *stacked]
 
 
 def _made_again(env_id: str, render_mode: str | None) -> CheckedEnv:
@@ -172,28 +149,6 @@ def _made_again(env_id: str, render_mode: str | None) -> CheckedEnv:
 # Pickling or copying an environment makes a new one from its id, without its episode: a copy would lack what its class
 # or a library in C holds.
 copyreg.pickle(CheckedEnv, lambda env: (_made_again, (env.env_id, env.render_mode)))
-
-
-class ActionsFromZero(TransformAction):
-    """Shift the action space so that the first action is 0.
-
-    Args:
-        env: environment with Discrete or MultiDiscrete actions.
-
-    Attributes:
-        first_action: the environment's own number of action 0, or an array of them.
-    """
-
-    def __init__(self, env: gym.Env):
-        space = env.action_space
-        assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
-        self.first_action = space.start
-        shifted = (
-            spaces.Discrete(space.n)
-            if isinstance(space, spaces.Discrete)
-            else spaces.MultiDiscrete(space.nvec, dtype=space.dtype.type)
-        )
-        super().__init__(env, lambda action: action + self.first_action, shifted)
 
 
 def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:

@@ -1,8 +1,8 @@
 """Vector environments: ale_py's native ones for Atari games, gymnasium's for all others.
 
-If an episode ends, its environment is reset in the same step. infos["final_obs"] then has the last state of the
-episode, and infos["episode"] its return and length. infos["_episode"], (num_envs,) bool, is true for environments whose
-episode ended. These entries may be missing if no episode ended.
+If an episode ends, its environment is reset in the same step. infos["final_obs"][index] is then the last state of the
+episode. infos["episode"], or of others than Atari games infos["final_info"]["episode"], has its return and length.
+These entries may be missing if no episode ended.
 
     envs = make_vector_env("PongNoFrameskip-v4", 16)
     states, infos = envs.reset(seed=1)
@@ -10,8 +10,7 @@ episode ended. These entries may be missing if no episode ended.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import gymnasium as gym
@@ -20,18 +19,20 @@ import torch
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
-from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics, TransformReward
+from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, has_only_checking_wrappers, is_atari
-from lib.envs.checked_env import Info, Reset, Stepped
+from lib.envs.checked_env import ActionSpace, Info, Reset, Stepped
+from lib.envs.frames import STACK
 from lib.envs.masks import MaskedBox, StackedBox
-from lib.envs.single_env import ActionSpace, Arguments, make_plain_env, wrapped
+from lib.envs.single_env import Arguments, make_plain_env, wrapped
 from lib.errors import UsageError
 from lib.system.seeds import hashed_seed
 
 log = logging.getLogger(__name__)
 
-STACK = 4  # frames in a state of an Atari game
+# Methods by which an environment may give and take what it keeps from episode to episode.
+CARRYING = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 
 # The arguments with which ale_py registers games, except frameskip, which make_plain_env sets.
 NATIVE_ARGUMENTS = ("game", "repeat_action_probability", "full_action_space", "max_num_frames_per_episode")
@@ -66,7 +67,7 @@ def make_vector_env(
 
     Returns:
         A vector environment whose episodes are reset in the step that ends them. States are (num_envs, ...), rewards
-        (num_envs,) float32, terminations and truncations (num_envs,) bool.
+        (num_envs,), terminations and truncations (num_envs,) bool.
 
     Raises:
         UsageError: if make_env raises it, or an Atari game has options or wrappers that native environments do not
@@ -86,16 +87,12 @@ def make_vector_env(
     def make() -> gym.Env:
         return Pausable(wrapped(make_plain_env(env_id), env_id, masked=masked, any_actions=any_actions))
 
-    others: VectorEnv
     if processes:
         from lib.envs.process_env import ProcessVectorEnv  # few runs need it
 
-        others = ProcessVectorEnv(env, make, num_envs, env_id)
-    else:
-        others = SyncVectorEnv([lambda: env, *[make] * (num_envs - 1)], autoreset_mode=AutoresetMode.SAME_STEP)
-    # Returns are summed in float64, as in single environments, before rewards become float32.
-    counted = RecordEpisodeStatistics(FinalStates(others))
-    return cast(DiscreteVectorEnv, TransformReward(counted, lambda rewards: rewards.astype(np.float32)))
+        return cast(DiscreteVectorEnv, ProcessVectorEnv(env, make, num_envs, env_id))
+    made = [lambda: env, *[make] * (num_envs - 1)]
+    return cast(DiscreteVectorEnv, SyncVectorEnv(made, autoreset_mode=AutoresetMode.SAME_STEP))
 
 
 def vector_frame_skip(envs: VectorEnv) -> int:
@@ -108,37 +105,17 @@ def is_native(envs: VectorEnv) -> bool:
     return isinstance(envs.unwrapped, AtariVectorEnv)
 
 
-def pause(envs: VectorEnv, which: np.ndarray) -> None:
-    """Let environments ignore their actions until they are reset. Native ones cannot; they are stepped nevertheless.
-
-    Args:
-        envs: vector environment of this module.
-        which: (num_envs,) bool, the environments that are paused.
-    """
-    if isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv) and which.any():
-        envs.unwrapped.set_attr("paused", which.tolist())
+def set_each(envs: VectorEnv, name: str, values: Sequence[object]) -> None:
+    """Set an attribute of each environment's Pausable. Native environments have none."""
+    if isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+        envs.unwrapped.set_attr(name, list(values))
 
 
 def carried(envs: VectorEnv) -> list[object] | None:
-    """Return the state that each environment had at its last seeded reset; None if no environment has one."""
+    """Return what each environment kept from earlier episodes at its last seeded reset; None if none keeps anything."""
     ours = envs.unwrapped
     states = ours.get_attr("carried") if isinstance(ours, SyncVectorEnv | AsyncVectorEnv) else ()
     return None if all(state is None for state in states) else list(states)
-
-
-@contextmanager
-def restoring(envs: VectorEnv, states: Sequence[object] | None) -> Iterator[None]:
-    """Load these states, which `carried` has returned, in the seeded resets of this context."""
-    ours = envs.unwrapped
-    if not isinstance(ours, SyncVectorEnv | AsyncVectorEnv) or states is None:
-        yield
-        return
-    ours.set_attr("carried", states)
-    ours.set_attr("restoring", True)
-    try:
-        yield
-    finally:
-        ours.set_attr("restoring", False)
 
 
 def _registered_arguments(env: gym.Env, env_id: str) -> Arguments:
@@ -274,56 +251,39 @@ class Pausable(gym.Wrapper):
 
     Attributes:
         carried: what the environment kept from earlier episodes at its last seeded reset, such as the level of a
-            curriculum: a copy of its state_dict; None if it has no state_dict and load_state_dict.
-        restoring: whether seeded resets load `carried`.
+            curriculum: a copy of its state_dict() or get_state(); None if it has neither.
+        restored: value of `carried` that seeded resets give back to the environment; None for none.
     """
 
     def __init__(self, env: gym.Env):
         super().__init__(env)
-        self.paused, self.restoring = False, False
+        self.paused = False
         self.carried: object = None
-        self._carries = env.has_wrapper_attr("state_dict") and env.has_wrapper_attr("load_state_dict")
+        self.restored: object = None
+        self._methods = next((names for names in CARRYING if all(map(env.has_wrapper_attr, names))), None)
         self._first_state: object = None
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> Reset:
         self.paused = False
-        if seed is not None and self._carries:
-            if self.restoring:
-                self.get_wrapper_attr("load_state_dict")(_converted(self.carried, _from_saved))
-            else:
-                self._carry()
+        if seed is not None and self._methods is not None:
+            self._carry(*self._methods)
         # A reset of some environments leaves an empty dictionary, which an environment may not expect.
         self._first_state, info = self.env.reset(seed=seed, options=options or None)
         return self._first_state, info
 
-    def _carry(self) -> None:
+    def _carry(self, getter: str, setter: str) -> None:
         try:
-            self.carried = _converted(self.get_wrapper_attr("state_dict")(), _to_saved)
-        except TypeError as error:
-            log.warning("What an environment keeps from episode to episode is lost on resume: %s.", error)
-            self._carries = False
+            if self.restored is None:
+                self.carried = _converted(self.get_wrapper_attr(getter)(), _to_saved)
+            else:
+                self.get_wrapper_attr(setter)(_converted(self.restored, _from_saved))
+                self.carried = self.restored
+        except Exception as error:  # noqa: BLE001 - of an environment
+            self._methods = None
+            level = logging.WARNING if getter == "state_dict" else logging.DEBUG  # get_state is often of the episode
+            log.log(level, "What an environment keeps from episode to episode is lost on resume: %s.", error)
 
     def step(self, action: object) -> Stepped:
         if self.paused:
             return self._first_state, 0.0, False, False, {}
         return self.env.step(action)
-
-
-class FinalStates(VectorWrapper):
-    """Convert infos["final_obs"] to one array, as in AtariVectorEnv.
-
-    Rows of environments whose episode did not end are zeros.
-    """
-
-    def reset(self, *, seed: int | Sequence[int] | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
-        # SyncVectorEnv removes "reset_mask" from the options, but RecordEpisodeStatistics needs it afterwards.
-        return self.env.reset(seed=seed, options=None if options is None else dict(options))  # type: ignore[arg-type]
-
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
-        states, rewards, terminations, truncations, infos = self.env.step(actions)
-        if "final_obs" in infos:
-            final = np.zeros_like(states)
-            for index in np.flatnonzero(terminations | truncations):
-                final[index] = infos["final_obs"][index]
-            infos = infos | {"final_obs": final}
-        return states, rewards, terminations, truncations, infos

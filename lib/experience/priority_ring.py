@@ -67,12 +67,9 @@ class PrioritisedRing(Ring):
         if self._end > 0:
             ready = (self._end - 1) % self.length
             self._set_weights(ready, self._priorities[ready] ** self.alpha)
-        if self._steps_added == self.length + 1:
-            # The ring has just become full: its stack - 1 oldest steps have lost frames of their states.
-            for lost in range(1, self._start):
+        if self._steps_added > self.length:  # the oldest steps have lost frames of their states
+            for lost in range(self._start - self.stack + 1, self._start):
                 self._set_weights(lost % self.length, 0.0)
-        elif self._steps_added > self.length:
-            self._set_weights((self._start - 1) % self.length, 0.0)
 
     def _set_weights(self, row: int, weights: np.ndarray | float) -> None:
         self._tree[row * self.num_envs + np.arange(self.num_envs)] = weights
@@ -101,10 +98,9 @@ class PrioritisedRing(Ring):
         """
         new = priorities.detach().cpu().double().numpy()
         numbers, envs = np.divmod(indices.cpu().numpy(), self.num_envs)
-        kept = numbers >= self._steps_added - self.length
-        steps, new = (numbers % self.length * self.num_envs + envs)[kept], new[kept]
-        sampleable = self._tree[steps] > 0.0
-        steps, new = steps[sampleable], new[sampleable]
+        steps = numbers % self.length * self.num_envs + envs
+        kept = (numbers >= self._steps_added - self.length) & (self._tree[steps] > 0.0)
+        steps, new = steps[kept], new[kept]
         if not len(steps):
             return
         all_priorities = self._priorities.reshape(-1)

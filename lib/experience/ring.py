@@ -39,6 +39,7 @@ class Ring:
         UsageError: if the ring does not fit into free memory, or is too small for a transition.
     """
 
+    ARRAYS = ("frames", "actions", "rewards", "terminated", "ended", "older")  # (length, num_envs, ...) each
     STEP_BYTES = 22  # bytes of a step without its frame: action, reward, two flags and the number of previous frames
 
     def __init__(
@@ -71,8 +72,8 @@ class Ring:
         self._actions = np.zeros(size, np.int64)
         self._rewards = np.zeros(size, np.float32)
         self._terminated = np.zeros(size, np.bool_)
-        self._done = np.zeros(size, np.bool_)  # terminated or truncated
-        self._previous_frames = np.zeros(size, np.int64)  # number of earlier frames in a state, 0 to stack - 1
+        self._ended = np.zeros(size, np.bool_)  # terminated or truncated
+        self._older = np.zeros(size, np.int64)  # number of older frames in a state, 0 to stack - 1
         # Final frames of truncated episodes, by (row, environment).
         self._final_frames: dict[tuple[int, int], np.ndarray] = {}
         self._episode_steps = np.zeros(num_envs, np.int64)  # steps of each environment since its reset
@@ -117,7 +118,6 @@ class Ring:
     def add(self, step: Step) -> None:
         """Add one step of every environment, with the newest frames of its states."""
         frames, actions, rewards, terminated, truncated, final_frames = step
-        truncated = truncated & ~terminated
         row = self._steps_added % self.length
         for env in range(self.num_envs):
             self._final_frames.pop((row, env), None)
@@ -126,8 +126,8 @@ class Ring:
         self._actions[row] = actions
         self._rewards[row] = rewards
         self._terminated[row] = terminated
-        self._done[row] = terminated | truncated
-        self._previous_frames[row] = np.minimum(self._episode_steps, self.stack - 1)
+        self._ended[row] = terminated | truncated
+        self._older[row] = np.minimum(self._episode_steps, self.stack - 1)
         self._episode_steps = np.where(terminated | truncated, 0, self._episode_steps + 1)
         self._steps_added += 1
 
@@ -145,8 +145,8 @@ class Ring:
         if self._steps_added == 0:
             return
         row = (self._steps_added - 1) % self.length
-        self._keep_final_frames(row, ~self._done[row], final_frames)
-        self._done[row] = True
+        self._keep_final_frames(row, ~self._ended[row], final_frames)
+        self._ended[row] = True
 
     def populate(self, steps: int) -> None:
         """Add a number of agent steps from the source, rounded up to a multiple of num_envs."""
@@ -183,7 +183,7 @@ class Ring:
             last_steps = np.where(continues, steps + ahead, last_steps)
             returns += np.where(continues, discounts * self._rewards[rows, envs], 0.0).astype(np.float32)
             discounts = np.where(continues, discounts * np.float32(self.gamma), discounts)
-            continues &= ~self._done[rows, envs]
+            continues &= ~self._ended[rows, envs]
         discounts[self._terminated[last_steps % self.length, envs]] = 0.0
         rows = steps % self.length
         return Batch(
@@ -198,7 +198,7 @@ class Ring:
 
     def _states(self, steps: np.ndarray, envs: np.ndarray) -> torch.Tensor:
         """Return the states at given steps, (batch, *frame_shape, stack)."""
-        previous = self._previous_frames[steps % self.length, envs]
+        previous = self._older[steps % self.length, envs]
         frames_back = np.minimum(np.arange(self.stack - 1, -1, -1), previous[:, None])
         rows = (steps[:, None] - frames_back) % self.length
         indices = torch.from_numpy(rows * self.num_envs + envs[:, None])
@@ -211,7 +211,7 @@ class Ring:
 
     def _next_states(self, last_steps: np.ndarray, envs: np.ndarray) -> torch.Tensor:
         """Return the states after the given steps. At truncations they end with the episode's final frame."""
-        done = self._done[last_steps % self.length, envs]
+        done = self._ended[last_steps % self.length, envs]
         states = self._states(np.where(done, last_steps, last_steps + 1), envs)
         for index in np.flatnonzero(done):
             final_frame = self._final_frames.get((int(last_steps[index] % self.length), int(envs[index])))
@@ -219,17 +219,6 @@ class Ring:
                 states[index, ..., :-1] = states[index, ..., 1:].clone()
                 states[index, ..., -1] = torch.from_numpy(final_frame)
         return states
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays (length, num_envs, ...) by their names in checkpoints, which must not change."""
-        return {
-            "frames": self._frames,
-            "actions": self._actions,
-            "rewards": self._rewards,
-            "terminated": self._terminated,
-            "ended": self._done,
-            "older": self._previous_frames,
-        }
 
     def evenly_spaced(self, number: int) -> Batch:
         """Return transitions at even distances from the oldest to the newest one, without drawing random numbers.
@@ -244,7 +233,7 @@ class Ring:
     def state_dict(self) -> State:
         """Return the state for a checkpoint. torch.load(weights_only=True) can read it."""
         rows = min(self._steps_added, self.length)
-        state: State = {name: torch.from_numpy(array[:rows]) for name, array in self._arrays().items()}
+        state: State = {name: torch.from_numpy(getattr(self, f"_{name}")[:rows]) for name in self.ARRAYS}
         state["final"] = [(row, env, torch.from_numpy(frame)) for (row, env), frame in self._final_frames.items()]
         state["begun"] = torch.from_numpy(self._episode_steps)
         state["added"] = self._steps_added
@@ -257,8 +246,8 @@ class Ring:
         If the source could not restore its environments, their unfinished episodes are truncated.
         """
         rows = min(state["added"], self.length)
-        for name, array in self._arrays().items():
-            array[:rows] = state[name].numpy()
+        for name in self.ARRAYS:
+            getattr(self, f"_{name}")[:rows] = state[name].numpy()
         self._final_frames = {(row, env): frame.numpy().copy() for row, env, frame in state["final"]}
         self._episode_steps = state["begun"].numpy().copy()
         self._steps_added = state["added"]

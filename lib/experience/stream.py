@@ -33,11 +33,10 @@ class Step(NamedTuple):
         states: (num_envs, ...) states in which the actions were taken. Those of ExperienceStream.steps hold only the
             newest frames, (num_envs, *frame_shape); the first frame of an episode fills the whole stack.
         actions: (num_envs, ...).
-        rewards: (num_envs,) float32.
+        rewards: (num_envs,) real numbers.
         terminated: (num_envs,) bool.
         truncated: (num_envs,) bool; never true together with `terminated`.
-        final_states: next states before any reset, like `states`. If an environment is reset in the step that ends its
-            episode, only the rows of ended episodes are valid.
+        final_states: next states before any reset, like `states`.
     """
 
     states: np.ndarray
@@ -122,9 +121,11 @@ class Stream(ExperienceSource):
         self._snapshot.append(actions)
         self.steps_done += self.envs.num_envs
         self.on_step(self.envs.num_envs)
-        final_states = infos.get("final_obs", self.states)
         ended = terminated | truncated
+        final_states = self.states.copy() if "final_obs" in infos else self.states
         for env in np.flatnonzero(ended).tolist():
+            if "final_obs" in infos:  # the environment was reset in the step that ended its episode
+                final_states[env] = infos["final_obs"][env]
             self._episodes.append(self._episode(env, infos, previous_states[env].copy()))
         self._record_no_ops(infos, ended)
         truncated = truncated & ~terminated
@@ -138,8 +139,6 @@ class Stream(ExperienceSource):
                 self.env_range.first + int(np.flatnonzero(cut)[0]),
                 self.MAX_OVERDUE,
             )
-            final_states = final_states.copy()
-            final_states[cut] = self.states[cut]
             truncated = truncated | cut
         due = cut | ended & (overdue >= 0)
         if due.any():
@@ -182,7 +181,8 @@ class Stream(ExperienceSource):
 
     def _return_and_length(self, env: int, infos: Info) -> tuple[float, int]:
         """Return the undiscounted, unclipped return and the agent steps of an episode that has just ended."""
-        return float(infos["episode"]["r"][env]), int(infos["episode"]["l"][env])
+        episode = infos.get("final_info", infos)["episode"]
+        return float(episode["r"][env]), int(episode["l"][env])
 
     def close(self) -> None:
         self.envs.close()
@@ -207,16 +207,16 @@ class Stream(ExperienceSource):
         if self.last_resets is None:
             return
         saved_states: np.ndarray = state["snapshot"]["states"].numpy()
-        if "actions" not in state["snapshot"]:  # see without_actions
-            with vector_env.restoring(self.envs, state["carried"]):
-                self._restart(saved_states)
-            return
+        nothing = [None] * self.envs.num_envs
         reason = ""
         try:
-            with vector_env.restoring(self.envs, state["carried"]):
+            vector_env.set_each(self.envs, "restored", state["carried"] or nothing)
+            if "actions" not in state["snapshot"]:  # see without_actions
+                self._restart(saved_states)
+            else:
                 self._replay()
-            if not np.array_equal(self.states, saved_states):
-                reason = "they reached other states"
+                if not np.array_equal(self.states, saved_states):
+                    reason = "they reached other states"
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             if isinstance(self.envs.unwrapped, AsyncVectorEnv):
@@ -224,11 +224,13 @@ class Stream(ExperienceSource):
                     f"the environments could not be restored from their seeds and actions ({reason}). Resume once "
                     "with --new-episodes"
                 ) from error
+        vector_env.set_each(self.envs, "restored", nothing)
         if reason:
             log.warning(
                 "The environments could not be restored from their seeds and actions (%s), and were reset. The resumed "
                 "run is valid, but not identical to an uninterrupted one. What an environment keeps from episode to "
-                "episode, such as the level of a curriculum, is lost unless they have state_dict and load_state_dict.",
+                "episode, such as the level of a curriculum, is lost unless it has state_dict and load_state_dict, or "
+                "get_state and set_state.",
                 reason,
             )
             self._restart(saved_states)
@@ -242,7 +244,7 @@ class Stream(ExperienceSource):
         """Reset each environment where its kept actions start, and repeat them."""
         starts, actions = self._snapshot.starts, self._snapshot.actions
         self._reset(np.ones(self.envs.num_envs, bool))
-        vector_env.pause(self.envs, starts > 0)
+        vector_env.set_each(self.envs, "paused", (starts > 0).tolist())
         with TaskProgress("Restoring environments by repeating actions", len(actions) * self.envs.num_envs) as progress:
             for step in range(len(actions) + 1):
                 if step and (starting := starts == step).any():

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import nn
 from torch.nn import functional as F
 
-from lib.envs.single_env import CellActions
+from lib.envs.checked_env import CellActions
 from lib.errors import UsageError
 from lib.nets.distributions import Space
 from lib.nets.encoders import BoardEncoder, encoder_of, initialise, make_encoder, orthogonal

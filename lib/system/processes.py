@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 
@@ -56,22 +56,11 @@ def signals_blocked() -> Iterator[None]:
     """Block SIGNALS in processes that are started in this context, so that Ctrl-C reaches only their parent."""
     with _search_path_of_this_project():
         resource_tracker.ensure_running()  # if it were started together with the process, it would unblock the signals
-        with _masked(signal.SIG_BLOCK):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
             yield
-
-
-def signals_unblocked() -> AbstractContextManager[None]:
-    """Unblock SIGNALS within `signals_blocked`, when the processes have started."""
-    return _masked(signal.SIG_UNBLOCK)
-
-
-@contextmanager
-def _masked(how: int) -> Iterator[None]:
-    before = signal.pthread_sigmask(how, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -11,8 +11,7 @@ from gymnasium import spaces
 from lib import dqn_model
 from lib.analysis import export
 from lib.envs.masks import MaskedBox, append_mask
-from lib.envs.observations import conversions
-from lib.envs.single_env import make_env
+from lib.envs.single_env import conversions, make_env
 from lib.errors import Fault
 from lib.run.policy import GreedyPolicy
 

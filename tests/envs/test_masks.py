@@ -6,17 +6,17 @@ from gymnasium import spaces
 
 import fakes
 from lib.envs import vector_env
-from lib.envs.masks import AppendMask, MaskedBox, TakeMask
+from lib.envs.checked_env import CheckedEnv
+from lib.envs.masks import MaskedBox
 from lib.envs.single_env import make_env
+from lib.envs.states import States
 from lib.errors import Fault
 
 
 def with_mask(**options):
-    """Return an environment with five actions, and its wrapper that appends the mask."""
+    """Return an environment with five actions, and the wrapper that makes states with masks."""
     env = fakes.Shape(spaces.Box(0.0, 1.0, (2,)), **options)
-    source = TakeMask(env)
-    source.find_mask()
-    return env, AppendMask(source, source)
+    return env, States(CheckedEnv(env, "Shape"))
 
 
 def test_a_mask_that_allows_no_action_is_replaced_at_the_end_of_an_episode_and_refused_before():
@@ -75,7 +75,7 @@ def test_infos_other_than_the_mask_are_removed():
     envs.reset(seed=1)
     for _ in range(6):
         *_, infos = envs.step(np.array([0, 1]))
-    assert infos["episode"]["l"].tolist() == [6, 6]
+    assert infos["final_info"]["episode"]["l"].tolist() == [6, 6]
     env = make_env("fakes:Talkative-v0")
     env.reset(seed=1)
     assert [set(env.step(0)[4]) for _ in range(6)] == [set()] * 5 + [{"episode"}]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.experience.priority_ring import PrioritisedRing, priorities_from_errors
-from rings import eventless, index_of, places_of, random_steps, ring_and_twin, sample_many
+from rings import eventless, index_of, places_of, random_steps, ring_and_twin
 
 CHANCES = np.array([1, 2, 3, 4, 1, 1, 1, 1]) / 14
 
@@ -51,15 +51,6 @@ def test_priorities_equal_those_of_a_slow_twin_after_random_operations(seed, num
             expected[index_of(ring, place)] = priorities[place] ** alpha
         assert ring._tree[np.arange(ring._tree.size)] == pytest.approx(expected)
         assert ring._tree.total == pytest.approx(expected.sum())
-
-
-@pytest.mark.slow
-def test_steps_are_sampled_in_proportion_to_their_priorities():
-    counts = sample_many(ring_with_chances(), 1_000, batch_size=1).indices.bincount(minlength=8).numpy()
-    expected = 1_000 * CHANCES
-    # Chi-square with 7 degrees of freedom exceeds 24.3 once in a thousand times.
-    assert ((counts - expected) ** 2 / expected).sum() < 24.3
-    assert counts[-1] > 0
 
 
 def test_a_batch_is_stratified():

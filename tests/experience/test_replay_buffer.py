@@ -1,13 +1,13 @@
 """The replay buffer against a plain list, its memory forecast, and its state_dict."""
 
-from collections import Counter
+import itertools
+from collections import Counter, deque
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ptan.experience import ExperienceFirstLast
 
 from fakes import Catch, Counting
@@ -16,66 +16,41 @@ from lib.errors import UsageError
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.system import memory
-from oracles.replay import ListReplay
-from sources import Alternating, last
+from sources import Alternating
 
 
 def source_of(*envs):
     return ExperienceSourceFirstLast(list(envs), Alternating(), gamma=0.9, seed=0)
 
 
-def numbered(n):
-    strip = np.array([[n % 256], [(n + 1) % 256]], np.uint8)
-    return ExperienceFirstLast(LazyFrames(strip, 1, 0), n % 5, float(n), LazyFrames(strip, 2, 0) if n % 3 else None)
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(st.integers(0, 20), st.just("save and load"))))
+def test_a_buffer_holds_the_last_transitions_also_after_a_restart(operations):
+    numbers, held = itertools.count(), deque(maxlen=7)
+    strip = np.arange(256, dtype=np.uint8)[:, None]
 
+    def transitions():
+        for number in numbers:
+            held.append(number)
+            yield ExperienceFirstLast(LazyFrames(strip, number % 99 + 1, 0), 3, float(number), None)
 
-class RingTwin(RuleBasedStateMachine):
-    """Random operations on the buffer and on a plain list; after each, both hold the same transitions."""
+    def fresh():
+        buffer = ReplayBuffer(source_of(Counting()), 7)
+        buffer.experience_source_iter = transitions()
+        return buffer
 
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-        self.capacity = 7
-        self.ring = self.fresh()
-        self.twin = ListReplay(self.capacity)
-
-    def fresh(self):
-        ring = ReplayBuffer(source_of(Counting()), self.capacity)
-        ring.experience_source_iter = iter(self.endless())
-        return ring
-
-    def endless(self):
-        while True:
-            self.count += 1
-            item = numbered(self.count)
-            self.twin.add(item)
-            yield item
-
-    @rule(samples=st.integers(0, 20))
-    def populate(self, samples):
-        self.ring.populate(samples)
-
-    @rule()
-    def save_and_load(self):
-        state = self.ring.state_dict()
-        self.ring = self.fresh()
-        self.ring.load_state_dict(state)
-
-    @rule(batch_size=st.integers(1, 9))
-    def sample(self, batch_size):
-        if self.twin.items:
-            held = {item.reward for item in self.twin.items}
-            assert {item.reward for item in self.ring.sample(batch_size)} <= held
-
-    @invariant()
-    def same_transitions(self):
-        oldest = self.ring.pos if len(self.ring) == self.capacity else 0
-        held = [self.ring.buffer[(oldest + i) % self.capacity] for i in range(len(self.ring))]
-        assert [(t.action, t.reward, last(t)) for t in held] == [(t.action, t.reward, last(t)) for t in self.twin.items]
-
-
-TestRingTwin = RingTwin.TestCase
-TestRingTwin.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+    buffer = fresh()
+    for operation in operations:
+        if operation == "save and load":
+            state, buffer = buffer.state_dict(), fresh()
+            buffer.load_state_dict(state)
+        else:
+            buffer.populate(operation)
+        oldest = buffer.pos if len(buffer) == 7 else 0
+        assert [each.reward for each in buffer.buffer[oldest:] + buffer.buffer[:oldest]] == list(held)
+        assert all(int(each.state[0]) == each.reward % 99 for each in buffer.buffer)
+        if held:
+            assert {each.reward for each in buffer.sample(9)} <= set(held)
 
 
 def test_sampling_is_uniform():

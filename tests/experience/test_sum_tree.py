@@ -37,18 +37,6 @@ def test_the_tree_equals_a_cumulative_sum(size, branches, data):
                 assert tree.find(targets).tolist() == expected.tolist()
 
 
-def test_a_tree_of_three_levels_equals_a_cumulative_sum():
-    rng = np.random.default_rng(0)
-    tree, weights = SumTree(20_000), rng.integers(0, 9, 20_000).astype(float)
-    tree[np.arange(20_000)] = weights
-    changed = rng.integers(0, 20_000, 32)
-    tree[changed] = weights[changed] = np.arange(32.0)[np.argsort(np.argsort(changed))]
-    assert len(tree._levels) == 3
-    assert tree.total == weights.sum()
-    targets = rng.integers(0, int(weights.sum()), 5000) + 0.5
-    assert tree.find(targets).tolist() == np.searchsorted(weights.cumsum(), targets, side="right").tolist()
-
-
 @pytest.mark.parametrize("branches", [2, 3, 128])
 def test_rounding_never_leads_to_a_weight_of_zero(branches):
     rng = np.random.default_rng(0)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from lib.envs.single_env import CellActions
+from lib.envs.checked_env import CellActions
 from lib.errors import UsageError
 from lib.ppo.fast import CellPolicy, FastModel, FastSettings
 from lib.ppo.update import METRICS, Transitions
