@@ -15,7 +15,7 @@ from torch import nn
 
 from lib.envs.single_env import SPACES, EnvId, is_atari_id, reward_threshold
 from lib.errors import UsageError
-from lib.hyperparameters import ATARI, HYPERPARAMS, LONGEST_RUN_NAME, OWN, RunParameters, explain, plain, settings_of
+from lib.hyperparameters import ATARI, HYPERPARAMS, LONGEST_RUN_NAME, OWN, RunParameters, explain, plain
 from lib.run.folder import FORMAT, describe_network, find, read_params, session, trusted_id
 from lib.system.files import PROJECT
 
@@ -168,11 +168,12 @@ def _read_config(path: Path, kind: type[RunParameters], knobs: Iterable[str]) ->
             content = content["hyperparameters"] | affecting_results(content["knobs"])
     except (OSError, ValueError) as error:
         raise UsageError(f"--config {path} cannot be read: {error}") from error
-    fields = {name: content.pop(name) for name in settings_of(kind) if name in content}
+    names = [field.name for field in dataclasses.fields(kind)]
+    fields = {name: content.pop(name) for name in names if name in content}
     values = {name: content.pop(name) for name in knobs if name in content}
     if content:
-        names = ", ".join([*settings_of(kind), *knobs])
-        raise UsageError(f"--config {path}: {', '.join(sorted(content))} is unknown; the names are {names}")
+        known = ", ".join([*names, *knobs])
+        raise UsageError(f"--config {path}: {', '.join(sorted(content))} is unknown; the names are {known}")
     return fields, values
 
 
@@ -249,16 +250,16 @@ def describe(script: str, params: RunParameters, options: RunOptions, net: nn.Mo
 
 def _params(kind: type[RunParameters], fields: Values, assignments: Sequence[str]) -> RunParameters:
     """Return hyperparameters with the values of --set. With --set help, show them and exit."""
-    settings, values = settings_of(kind), {}
+    values = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if name == "env_name":
             raise UsageError("--set env_name would keep the goal and the name of another game; use --env-id")
-        if equals and name in settings:
-            values[name] = text if settings[name].types == (str,) else plain(text)
+        if equals and name in fields:
+            values[name] = text if isinstance(fields[name], str) else plain(text)
         elif assignment != "help":
-            close = difflib.get_close_matches(name, settings, 1)
-            hint = f"did you mean {close[0]}=...?" if close else f"the fields are {', '.join(settings)}"
+            close = difflib.get_close_matches(name, fields, 1)
+            hint = f"did you mean {close[0]}=...?" if close else f"the fields are {', '.join(fields)}"
             raise UsageError(f"--set takes FIELD=VALUE, not {assignment!r}; {hint}")
     try:
         params = kind(**{**fields, **values})

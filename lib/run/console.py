@@ -80,10 +80,8 @@ class Screen:
         self._next_state = time.monotonic() + self._intervals[1]
 
     def _episode_completed(self) -> None:
-        episode = self.episodes.last
-        assert episode is not None
-        self._recent.append(episode)
-        self._returns.append(episode.total)
+        self._recent.append(self.episodes.last)
+        self._returns.append(self.episodes.last.total)
 
     def _iteration_completed(self) -> None:
         now = time.monotonic()

@@ -48,6 +48,8 @@ class Episodes:
             reached the milestone. Keys are the two mean returns as text.
     """
 
+    last: Episode  # the newest one that has ended
+
     MINIMUM = 10  # fewest episodes whose mean can be the best
     SAVED = ("count", "first", "returns", "smoothed", "smoothed_length", "best_mean", "reached")
 
@@ -61,7 +63,6 @@ class Episodes:
         self.exp_source = exp_source
         self.stop_reward, self.milestone = stop_reward, milestone
         self.count = 0  # of finished episodes
-        self.last: Episode | None = None  # the newest of them
         self.first: list[float] = []  # returns of the first MINIMUM episodes
         self.returns: deque[float] = deque(maxlen=WINDOW)  # of the last 100 episodes
         self.smoothed: float | None = None  # exponentially smoothed return
@@ -175,7 +176,6 @@ class EpisodeFile:
 
     def __call__(self, engine: Engine) -> None:
         episode = self.episodes.last
-        assert episode is not None
         seconds = self.episodes.seconds_at(episode.clock)
         numbers = self.episodes.count, episode.step, episode.length, f"{episode.total:.7g}", f"{seconds:.2f}"
         self._append([*numbers, self.record()])

@@ -197,7 +197,7 @@ def setup_ignite(
             engine.add_event_handler(Events.EPOCH_STARTED(once=1), end)
         objects |= {**loop, "files": GrowingFiles(folder.path, board.flush)}
         if isinstance(params, Hyperparameters) and params.learning_rate_final is not None:
-            _attach_decay(engine, params, saved.get("optimizer"), source)
+            _attach_decay(engine, params, saved["optimizer"], source)
         speed.attach(engine)
         engine.add_event_handler(Events.ITERATION_COMPLETED(every=20), memory.Trimmer())
         stopper.watch_loss(engine)  # before all that record or save an iteration
@@ -299,8 +299,7 @@ def _refuse_another_run() -> None:
 
 def _attach_decay(engine: Engine, params: Hyperparameters, optimizer: object, source: ExperienceSource) -> None:
     """Let the learning rate fall linearly from `learning_rate` to `learning_rate_final` over `learning_rate_steps`."""
-    if not isinstance(optimizer, Optimizer):
-        raise ValueError("learning_rate_final needs an optimizer in `save`, as {..., 'optimizer': optimizer}")
+    assert isinstance(optimizer, Optimizer)
     assert params.learning_rate_final is not None
     fall = 1.0 - params.learning_rate_final / params.learning_rate
     for group in optimizer.param_groups:

@@ -276,13 +276,12 @@ class Recorder:
     is_warned: bool = False  # whether it has warned about an episode without a video
 
     def __call__(self) -> str:
-        number, episode = self.episodes.count, self.episodes.last
-        assert episode is not None
+        number = self.episodes.count
         if number % self.every:
             return ""
         try:
             with self.untimed(), undisturbed():
-                return self._record(number, episode)
+                return self._record(number, self.episodes.last)
         except Stopped:
             log.info("No video of episode %d: the run is stopping.", number)
         except Exception as error:  # noqa: BLE001 - an error of the user's environment must not end the training

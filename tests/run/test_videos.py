@@ -237,26 +237,22 @@ def test_an_episode_that_differs_in_its_replay_has_no_video(tmp_path, caplog, di
     assert recording.finish(episode) != ""
 
 
-def test_an_error_in_the_replay_costs_only_the_video(tmp_path, caplog):
-    recording = Recording(tmp_path)
-    step, recording.replayer.env.step = recording.replayer.env.step, Mock(side_effect=RuntimeError("not now"))
-    assert [recording.finish(catch_episode()) for _ in range(2)] == ["", ""]
-    [warning] = warnings(caplog)
-    assert "No video of episode 1: RuntimeError: not now" in warning
-    assert recording.files == set()
-    recording.replayer.env.step = step
-    assert recording.finish(catch_episode()) != ""
-
-
-def test_a_run_that_stops_leaves_no_unfinished_video(tmp_path):
+def test_an_error_in_the_replay_or_the_end_of_the_run_costs_only_the_video(tmp_path, caplog):
     recording = Recording(tmp_path)
     recording.stopping = True
     assert recording.finish(catch_episode()) == ""
+    assert warnings(caplog) == []
     recording.stopping = False
+    step, recording.replayer.env.step = recording.replayer.env.step, Mock(side_effect=RuntimeError("not now"))
+    assert [recording.finish(catch_episode()) for _ in range(2)] == ["", ""]
+    [warning] = warnings(caplog)
+    assert "No video of episode 2: RuntimeError: not now" in warning
     recording.replayer.env.step = Mock(side_effect=KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         recording.finish(catch_episode())
     assert recording.files == set()
+    recording.replayer.env.step = step
+    assert recording.finish(catch_episode()) != ""
 
 
 def test_a_resume_removes_the_videos_of_undone_episodes(tmp_path, caplog):
