@@ -17,8 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
-from lib.experience import selectors, stream
-from lib.experience.priority_ring import PrioritisedRing, priorities_from_errors
+from lib.experience import priority_ring, selectors, stream
 from lib.nets import losses
 
 import ptan
@@ -39,7 +38,7 @@ def train(params, args):
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
     priority = {"alpha": args.alpha, "beta": args.beta, "beta_steps": args.beta_steps}
-    buffer = PrioritisedRing.for_source(exp_source, params.replay_size, gamma=params.gamma, **priority)
+    buffer = priority_ring.PrioritisedRing.for_source(exp_source, params.replay_size, gamma=params.gamma, **priority)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -49,7 +48,7 @@ def train(params, args):
         loss = losses.weighted_mean(losses.td_losses(errors, params.huber), batch.weights)
         loss.backward()
         optimizer.step()
-        buffer.update_priorities(batch.indices, priorities_from_errors(errors))
+        buffer.update_priorities(batch.indices, priority_ring.priorities_from_errors(errors))
         epsilon_tracker.frame(engine.state.iteration * steps)
         if engine.state.iteration * steps % params.target_net_sync < steps:
             tgt_net.sync()

@@ -18,8 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
-from lib.experience import selectors, stream
-from lib.experience.priority_ring import PrioritisedRing, priorities_from_errors
+from lib.experience import priority_ring, selectors, stream
 from lib.nets import encoders, losses
 from lib.run import return_distributions
 
@@ -58,7 +57,7 @@ def train(params, args):
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
     replay = {"n_step": args.n_step if n_step else 1, "alpha": 0.5 if prioritised else 0.0}
-    buffer = PrioritisedRing.for_source(exp_source, params.replay_size, gamma=params.gamma, **replay)
+    buffer = priority_ring.PrioritisedRing.for_source(exp_source, params.replay_size, gamma=params.gamma, **replay)
     optimizer = torch.optim.Adam(net.parameter_groups(params.learning_rate), fused=True)
 
     def process_batch(engine, batch):
@@ -66,7 +65,7 @@ def train(params, args):
         loss, errors = calc_loss(batch.for_net(args.device), net, tgt_net.target_model, double, params.huber)
         loss.backward()
         optimizer.step()
-        buffer.update_priorities(batch.indices, priorities_from_errors(errors))
+        buffer.update_priorities(batch.indices, priority_ring.priorities_from_errors(errors))
         epsilon_tracker.frame(engine.state.iteration * steps)
         if engine.state.iteration * steps % params.target_net_sync < steps:
             tgt_net.sync()

@@ -12,7 +12,7 @@ from lib.nets import losses, noisy
 from lib.nets.encoders import CompositeEncoder, NormalisingEncoder, PlainEncoder, encoder_of, initialise, make_encoder
 from lib.nets.masking import INVALID, MaskSplitter, mask_invalid
 
-HIDDEN = 512  # units between the features and the action values
+HIDDEN = 512  # units between the features and the action values, of both streams together
 
 
 class DQN(nn.Module):
@@ -23,8 +23,6 @@ class DQN(nn.Module):
         n_actions: number of actions.
         dueling: use separate streams for a state's value and its actions' advantages, Wang et al. (2016),
             https://arxiv.org/abs/1511.06581, equation 9.
-        hidden: hidden units per stream. None for HIDDEN units in total, so that a dueling network has about as many
-            weights as a plain one.
         sigma: initial sigma of noisy linear layers, see noisy.NoisyLinear; None for ordinary linear layers.
         noise: kind of noise, see noisy.NoisyLinear.
         support: smallest return, largest return and number of atoms of the return distributions, see losses.support;
@@ -52,7 +50,6 @@ class DQN(nn.Module):
         n_actions: int,
         *,
         dueling: bool = False,
-        hidden: int | None = None,
         sigma: float | None = None,
         noise: str = noisy.PER_STATE,
         support: tuple[float, float, int] | None = None,
@@ -60,8 +57,8 @@ class DQN(nn.Module):
         normalise: bool = False,
     ):
         super().__init__()
-        options: dict[str, object] = {"dueling": dueling, "hidden": hidden, "sigma": sigma}
-        options |= {"noise": noise if sigma else None, "support": support, "normalise": normalise}
+        options: dict[str, object] = {"dueling": dueling, "sigma": sigma, "noise": noise if sigma else None}
+        options |= {"support": support, "normalise": normalise}
         self.options = {name: value for name, value in options.items() if value}
         atoms = 1 if support is None else support[2]
         self.register_buffer("support", None if support is None else losses.support(*support))
@@ -72,8 +69,7 @@ class DQN(nn.Module):
         if normalise:
             initialise(self.conv)
         self.dtype = torch.float32 if normalise else self.conv.dtype  # of the layers after the encoder
-        if hidden is None:
-            hidden = HIDDEN // (2 if dueling else 1)
+        hidden = HIDDEN // (2 if dueling else 1)  # so that a dueling network has about as many weights as a plain one
         linear = nn.Linear if sigma is None else partial(noisy.NoisyLinear, noise=noise, sigma=sigma)
 
         def make_stream(outputs: int) -> nn.Sequential:

@@ -58,9 +58,12 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _default_signals() -> None:
-    """Undo the signal handlers of runs that an earlier test has aborted."""
+def _as_in_a_new_process() -> None:
+    """Undo the signal handlers of runs that an earlier test has aborted, and seed all random generators with 0."""
+    from lib.system.seeds import seed_everything
+
     forked.restore_default_signals()
+    seed_everything(0)
 
 
 @pytest.fixture

@@ -401,7 +401,7 @@ class Failing(Catch):
     Args:
         how: in the constructor "ask" a process of its own, "wait" without end in the processes of a ProcessVectorEnv
             after printing a line, or "fail" in the second of these processes. In a step "raise" an error that cannot be
-            pickled, "hang", "die", "exit", or return the reward "nan" or the observation "none".
+            pickled, "die", or return the reward "nan".
         at: number of that step, counted over all episodes.
     """
 
@@ -427,14 +427,7 @@ class Failing(Catch):
             raise type("LocalError", (RuntimeError,), {})("the paddle broke")
         if self.how == "die":
             os._exit(7)
-        if self.how == "exit":
-            sys.exit(0)
-        while self.how == "hang":
-            time.sleep(0.1)
         return float("nan") if self.how == "nan" else reward, *ends
-
-    def observe(self):
-        return None if self.left == 0 and self.how == "none" else super().observe()
 
 
 class Count(NamedTuple):
@@ -670,7 +663,7 @@ register(
     frameskip=1,
     repeat_action_probability=0.0,
 )
-for how in ("ask", "wait", "fail", "raise", "hang", "die", "exit", "nan", "none"):
+for how in ("ask", "wait", "fail", "raise", "die", "nan"):
     register(f"Failing-{how}", Failing, how=how, zoom=ZOOM)
 SHAPES: dict[str, spaces.Space[Any]] = {
     "Vector": spaces.Box(-1.0, 1.0, (6,), np.float64),

@@ -7,7 +7,6 @@ the last checkpoint, the rows of episodes.csv (without the seconds) and train/lo
 anything differs. test_golden.py plays the same runs.
 """
 
-import argparse
 import csv
 import os
 import subprocess
@@ -122,23 +121,18 @@ def extract(commit: str, target: Path) -> Path:
     return target
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("old", help="commit")
-    parser.add_argument("new", help="commit")
-    parser.add_argument("runs", nargs="*", metavar="RUN", help=f"of {', '.join(RUNS)} (default: all)")
-    arguments = parser.parse_args()
+def main(old: str, new: str, *names: str) -> int:
     is_equal = True
     with tempfile.TemporaryDirectory(prefix="golden-") as temporary, ThreadPoolExecutor(2) as pool:
-        projects = [extract(getattr(arguments, name), Path(temporary, name)) for name in ("old", "new")]
-        for name in arguments.runs or RUNS:
+        projects = [extract(old, Path(temporary, "old")), extract(new, Path(temporary, "new"))]
+        for name in names or RUNS:
             runs_dirs = [project / f"golden-{name}" for project in projects]
-            old, new = map(results_of, pool.map(play, projects, [RUNS[name]] * 2, runs_dirs))
-            verdicts = {kind: comparison(old[kind], new[kind]) for kind in old}
+            before, after = map(results_of, pool.map(play, projects, [RUNS[name]] * 2, runs_dirs))
+            verdicts = {kind: comparison(before[kind], after[kind]) for kind in before}
             print(f"{name:<16}" + "".join(f"{kind} {verdict:<24}" for kind, verdict in verdicts.items()), flush=True)
             is_equal = is_equal and all(verdict.startswith("equal") for verdict in verdicts.values())
     return int(not is_equal)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -5,15 +5,9 @@ import pytest
 import torch
 
 from lib import dqn_extra
-from lib.system.seeds import seed_everything
 from oracles import distribution
 
 IMAGES = torch.randint(0, 256, (5, 2, 36, 36), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    seed_everything(0)
 
 
 @pytest.mark.parametrize("dtype", [bool, np.uint8])

@@ -26,17 +26,16 @@ if not torch.cuda.is_available():
 pytestmark = pytest.mark.slow
 
 GPU = itertools.repeat("cuda")
-MIDDLE, LAST = 132, 144
+MIDDLE, LAST = 144, 168  # multiples of every script's environments
 DQN_OPTIONS = (
     *("--env-id", "fakes:Catch-v0", "--seed", 3),
-    *assignments("replay_initial=120", "replay_size=2000", "batch_size=8", "target_net_sync=12", "learn_every=2"),
+    *assignments("replay_initial=120", "replay_size=2000", "batch_size=2", "target_net_sync=12", "learn_every=12"),
 )
 PPO_OPTIONS = (
     *("--env-id", "fakes:Catch-v0", "--seed", 3),
     *assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128"),
 )
 OWN_OPTIONS: dict[str, list[tuple[object, ...]]] = {
-    "03_parallel": [("--replay-ratio", 8)],
     "04_wrappers": [(), ("--parallel",)],
     "07_pong_in_minutes": [("--envs", 12)],
 }

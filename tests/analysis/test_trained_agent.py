@@ -25,7 +25,6 @@ EVALUATE, PUBLISH = Path("tools/evaluate.py"), Path("tools/publish.py")
 IMAGE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 NETWORKS = {
-    "two whole streams": dqn_model.DQN(IMAGE, 6, dueling=True, hidden=512),
     "independent noise": dqn_model.DQN(VECTOR, 6, sigma=0.017, noise="independent"),
     "rainbow, bfloat16": dqn_model.DQN(IMAGE, 6, dueling=True, sigma=0.1, support=(-2.0, 2.0, 5), dtype=torch.bfloat16),
     "normalising": dqn_model.DQN(VECTOR, 6, normalise=True),
@@ -37,7 +36,7 @@ NETWORKS = {
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_is_rebuilt_from_what_its_run_has_recorded(name):
     net = NETWORKS[name]
-    space = IMAGE if name in ("two whole streams", "rainbow, bfloat16", "fast ppo") else VECTOR
+    space = IMAGE if name in ("rainbow, bfloat16", "fast ppo") else VECTOR
     states = np.stack([space.sample() for _ in range(5)])
     if name in ("fast ppo", "normalising"):
         net.normalise_by(torch.from_numpy(states))  # type: ignore[operator]

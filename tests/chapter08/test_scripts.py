@@ -86,17 +86,11 @@ def random_batch(size=16):
     )
 
 
-@pytest.fixture
-def networks():
-    torch.manual_seed(0)
-
-    def make(**options):
-        return dqn_model.DQN((3,), 4, **options), dqn_model.DQN((3,), 4, **options)
-
-    return make
+def networks(**options):
+    return dqn_model.DQN((3,), 4, **options), dqn_model.DQN((3,), 4, **options)
 
 
-def test_rainbow_with_one_part_equals_that_extension(networks):
+def test_rainbow_with_one_part_equals_that_extension():
     rainbow, batch = load("08_dqn_rainbow"), random_batch()
     net, target = networks()
     loss, _ = rainbow.calc_loss(batch, net, target, double=True)
@@ -113,7 +107,7 @@ def test_rainbow_with_one_part_equals_that_extension(networks):
     assert all(parameter.grad is None for parameter in target.parameters())
 
 
-def test_in_rainbow_the_online_network_selects_the_action_and_the_target_network_gives_the_distribution(networks):
+def test_in_rainbow_the_online_network_selects_the_action_and_the_target_network_gives_the_distribution():
     net, target = networks(support=(-2.0, 2.0, 5))
     batch = random_batch()
     _, divergences = load("08_dqn_rainbow").calc_loss(batch, net, target, double=True)

@@ -10,11 +10,6 @@ from lib.nets import noisy
 NOISES = ("factorised", "per-state", "independent")
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 @pytest.mark.parametrize("noise", NOISES)
 def test_every_forward_pass_draws_new_noise_and_evaluation_uses_the_means(noise):
     layer, features = noisy.NoisyLinear(6, 3, noise), torch.rand(4, 6)

@@ -54,7 +54,7 @@ def test_any_damage_ends_clearly_or_changes_nothing(ends, original_run, uninterr
     for script, options in (
         (COMPARE, (damaged, original_run)),
         (REPORT, (damaged, "--output", tmp_path / "report")),
-        (EVALUATE, (damaged, *SHOWN, "--episodes", 2, "--quiet")),
+        (EVALUATE, (damaged, *SHOWN, "--episodes", 2)),
         (PPO, ("--resume", damaged, *SHOWN, "--stop-after", 1408, "--quiet")),
     ):
         code, _, errors = ends(script, *options)
