@@ -28,7 +28,6 @@ READY = """document.readyState === "complete" && [...document.images].every(imag
 DESCRIBE = """JSON.stringify({
   inner: innerWidth,
   width: document.documentElement.scrollWidth,
-  background: getComputedStyle(document.body).backgroundColor,
   images: [...document.images].map(image => [image.naturalWidth, image.getBoundingClientRect().width]),
   tables: [...document.querySelectorAll("table")].map(table => {
     const box = table.parentElement, edge = box.getBoundingClientRect().right;
