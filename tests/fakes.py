@@ -3,6 +3,7 @@
 The environments are registered with gymnasium, so that scripts under test can use `--env-id fakes:Catch-v0`.
 """
 
+import dataclasses
 import heapq
 import itertools
 import math
@@ -13,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -21,9 +22,9 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from lib.actors.engines import Engine
+from lib.actors.engines import InlineEngine
 from lib.actors.fleet import Fleet
-from lib.actors.worker import Lost, Weights
+from lib.actors.worker import Lost, Played, Weights
 from lib.envs import vector_env
 
 ZOOM = 12  # turns Catch's 7 x 7 grid into an image of 84 x 84 pixels
@@ -430,8 +431,9 @@ class Failing(Catch):
         return float("nan") if self.how == "nan" else reward, *ends
 
 
-class Count(NamedTuple):
-    """Segment of a Counter; see actors.worker.Played.
+@dataclasses.dataclass
+class Count(Played):
+    """Segment of a Counter.
 
     Attributes:
         number: actor index.
@@ -444,12 +446,8 @@ class Count(NamedTuple):
     number: int
     life: int
     nth: int
-    version: int
     weight: int
     pid: int
-    restart: tuple[int, int]
-    steps: int = 10
-    seconds: float = 0.1
 
 
 class Counter:
@@ -472,8 +470,10 @@ class Counter:
     def get_trajectory_segment(self):
         self.before(self)
         self.count += 1
-        restart = (self.life + 1, self.count)
-        return Count(self.number, self.life, self.count, self.version, int(self.weight), os.getpid(), restart)
+        played = Played(self.version, 10, 0.1, {"environment": 0.08}, restart=(self.life + 1, self.count))
+        return Count(
+            **vars(played), number=self.number, life=self.life, nth=self.count, weight=int(self.weight), pid=os.getpid()
+        )
 
     def state_dict(self):
         return self.life, self.count
@@ -503,8 +503,8 @@ def play_and_hang(connection, engine):
     time.sleep(600)
 
 
-class FakeEngine(Engine):
-    """Engine of actors on a fake clock.
+class FakeEngine(InlineEngine):
+    """Engine of actors in this process, on a fake clock.
 
     Args:
         delay: function (index, method) that returns the seconds until the answer, or None for no answer.
@@ -515,17 +515,16 @@ class FakeEngine(Engine):
     """
 
     def __init__(self, delay):
+        super().__init__()
         self.now, self.killed = 100.0, []
         self._delay, self._answers, self._numbers = delay, [], itertools.count()
-
-    def start(self, index):
-        pass
 
     def send(self, index, method, *arguments):
         delay = self._delay(index, method)
         if delay is not None:
-            played = Count(index, 0, 1, 1, 1, 0, restart=(1, 1), seconds=delay)
-            answer = {"hello": ("here", torch.__version__), "start": None, "state": index, "play": played}[method]
+            answer: Any = self._workers[index].answer(method, *arguments)
+            if method == "play":
+                answer.seconds, answer.parts = delay, {"act": 0.2 * delay, "environment": 0.6 * delay}
             heapq.heappush(self._answers, (self.now + delay, next(self._numbers), index, answer))
 
     def lose(self, index):
@@ -544,9 +543,6 @@ class FakeEngine(Engine):
 
     def kill(self, index):
         self.killed.append(index)
-
-    def close(self):
-        pass
 
 
 def start_two_and_wait(connection):

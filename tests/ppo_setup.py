@@ -1,20 +1,14 @@
 """Builders for the tests of lib.ppo: vector environments, rollouts and trainers."""
 
-import copy
-
 import numpy as np
-import pytest
 import torch
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics
 
 from lib.envs import vector_env
 from lib.ppo.fast import FastModel, FastSettings, FastTrainer
-from lib.ppo.model import Model
 from lib.ppo.rollout import Rollout
 from lib.ppo.update import Trainer, UpdateSettings
-from oracles import ppo_update
 
 
 def vectorised(make, n):
@@ -72,41 +66,9 @@ def settings_of(kind=UpdateSettings, **changes):
     return kind(**values | changes)
 
 
-KINDS = {
-    Model: (Trainer, UpdateSettings),
-    FastModel: (FastTrainer, FastSettings),
-}
-
-
-def assert_updates_agree_with_the_slow_twin(kind, settings, rollouts):
-    """Update a model of 5 numbers and 4 actions and its slow twin; after each update, both have equal weights.
-
-    Args:
-        kind: class of the model.
-        settings: settings of both.
-        rollouts: steps of the rollout of each update.
-    """
-    model = kind(spaces.Box(-1.0, 1.0, (5,)), 4)
-    if isinstance(model, FastModel):
-        model.normalise_by(torch.randn(8, 5))
-    twin = copy.deepcopy(model)
-    optimizer, twin_optimizer = (torch.optim.Adam(each.parameters(), lr=3e-3, eps=1e-5) for each in (model, twin))
-    trainer = KINDS[kind][0](model, optimizer, settings)
-    for steps in rollouts:
-        rollout = random_rollout(steps, 6)
-        generator_state = torch.get_rng_state()
-        trainer.update(rollout)
-        torch.set_rng_state(generator_state)
-        ppo_update.update(twin, twin_optimizer, rollout, settings)
-        if isinstance(twin, FastModel):
-            twin.normalise_by(rollout.some_states())
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(twin_optimizer.param_groups[0]["lr"])
-        for (name, weights), expected in zip(model.state_dict().items(), twin.state_dict().values(), strict=True):
-            assert torch.allclose(weights, expected, atol=1e-5), name
-
-
 def trainer_of(model, optimizer=None, group=None, **changes):
     """The model's trainer with `settings_of(**changes)`, and Adam with a learning rate of 0.001 by default."""
     optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=1e-3)
-    trainer, settings = KINDS[type(model)]
-    return trainer(model, optimizer, settings_of(settings, **changes), group)
+    if isinstance(model, FastModel):
+        return FastTrainer(model, optimizer, settings_of(FastSettings, **changes), group)
+    return Trainer(model, optimizer, settings_of(**changes), group)

@@ -11,7 +11,7 @@ import math
 import pickle
 import statistics
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,8 +27,6 @@ from lib.errors import Fault, UsageError
 from lib.experience.interface import State, Stopped
 
 log = logging.getLogger(__name__)
-
-ENGINES = ("inline", "process", "ray")
 
 Segment = TypeVar("Segment", bound=Played)
 
@@ -76,7 +74,7 @@ class Fleet(Generic[Segment]):
     """Actors that an engine runs, numbered from 0.
 
     Args:
-        engine: one of ENGINES.
+        engine: "inline", "process" or "ray".
         names: names of the actors at the start of a message, such as "Actor 1".
         patience: seconds to wait for a segment, or three times as long as the actor's last one took, if that is more.
             Then the actor counts as hanging, and is killed and started again. Also the seconds to wait for room on a
@@ -119,6 +117,7 @@ class Fleet(Generic[Segment]):
         self._waited = 0.0  # seconds for which the learner has waited
         self._stopping_since: float | None = None
         self._marks = (0, 0.0)  # the actors' steps and seconds at the last call of `speed`
+        self._parts: Counter[str] = Counter()  # seconds of all actors by activity
         self._make_engine = partial(make_engine, engine, len(names), address, cpus)
         self._engine: Engine = InlineEngine()  # without actors, until `start`
 
@@ -197,14 +196,12 @@ class Fleet(Generic[Segment]):
         elif self._stop_asked():
             self._stopping_since = self._stopping_since or self._clock()
             if self._clock() - self._stopping_since > self.STOPPING:
-                for name, record in zip(self._names, self.records, strict=True):
-                    if record.orders:
-                        log.warning(
-                            "%s has sent no segment for %.0f seconds. The run stops without this segment. A call of "
-                            "its environment may hang.",
-                            name,
-                            record.waited,
-                        )
+                late = [name for name, record in zip(self._names, self.records, strict=True) if record.orders]
+                log.warning(
+                    "%s sent no segment for %.0f seconds. The run stops without it. A call of an environment may hang.",
+                    "; ".join(late),
+                    self.STOPPING,
+                )
                 raise Stopped
         if self._clock() - self._talked > self.TALK_EVERY:
             self._talked = self._clock()
@@ -288,6 +285,7 @@ class Fleet(Generic[Segment]):
             record.steps += answer.steps
             record.seconds += answer.seconds
             record.lag += self._version - answer.version
+            self._parts.update(answer.parts)
             self._arrived.append((index, answer))
 
     def _lose(self, index: int, reason: str) -> None:
@@ -317,30 +315,29 @@ class Fleet(Generic[Segment]):
 
     def verdict(self) -> str:
         """Say how many actors play, which do not, who waits for whom, and whether more actors would help."""
-        parts = [f"{sum(record.ready for record in self.records)} of {len(self.records)} actors play"]
-        for text, has_room in (
-            ("waiting for room (see `ray status`)", False),
-            ("making or restoring environments", True),
+        sentences = [f"{sum(record.ready for record in self.records)} of {len(self.records)} actors play"]
+        away = [index for index, record in enumerate(self.records) if not record.ready]
+        for text, indices in (
+            ("waiting for room (see `ray status`)", [index for index in away if self.records[index].node is None]),
+            ("making or restoring environments", [index for index in away if self.records[index].node is not None]),
         ):
-            away = [
-                str(index)
-                for index, record in enumerate(self.records)
-                if not record.ready and (record.node is not None) == has_room
-            ]
-            if away:
-                parts.append(f"{text}: {', '.join(away[:10])}{', ...' if len(away) > 10 else ''}")
+            if indices:
+                sentences.append(f"{text}: {', '.join(map(str, indices[:10]))}{', ...' if len(indices) > 10 else ''}")
         elapsed = max(self._clock() - self._began, 1e-9)
         waiting = min(1.0, self._waited / elapsed)
         working = statistics.fmean(min(1.0, record.seconds / elapsed) for record in self.records)
-        parts.append(f"the learner waits {waiting:.0%} of its time, the actors {1.0 - working:.0%} of theirs")
+        sentences.append(f"the learner waits {waiting:.0%} of its time, the actors {1.0 - working:.0%} of theirs")
+        if seconds := self._parts.total():
+            parts = ", ".join(f"{spent / seconds:.0%} {part}" for part, spent in self._parts.most_common())
+            sentences.append(f"playing is {parts}")
         times = {index: each.seconds / each.segments for index, each in enumerate(self.records) if each.segments}
         if times:
             slowest = max(times, key=times.__getitem__)
             factor = times[slowest] / statistics.median(times.values())
-            parts += [f"actor {slowest} takes {factor:.0f} times as long as the median"] if factor > 2.0 else []
+            sentences += [f"actor {slowest} takes {factor:.0f} times as long as the median"] if factor > 2.0 else []
             helps = "would" if waiting > 0.5 and working > 0.5 else "would hardly"
-            parts.append(f"more actors {helps} help")
-        return "; ".join(parts) + "."
+            sentences.append(f"more actors {helps} help")
+        return "; ".join(sentences) + "."
 
     def report(self, folder: Path) -> dict[str, object]:
         """Write actors.csv, and return the verdict, for result.json.

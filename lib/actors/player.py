@@ -6,7 +6,6 @@ import time
 
 import numpy as np
 import ptan
-import torch
 
 from lib.actors.worker import Played, Weights
 from lib.experience.episodes import Episode, to_send
@@ -14,8 +13,6 @@ from lib.experience.interface import State
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.experience.stream import Step
 from lib.system.seeds import hashed_seed, seed_everything, undisturbed
-
-SELECTOR = "selector:"  # prefix of the names of an action selector's values among the weights
 
 
 @dataclasses.dataclass
@@ -59,10 +56,8 @@ class Player:
 
     def set_model(self, model: Weights) -> None:
         """Act with these weights, and with these values of the action selector."""
-        agent, tensors = self._source.agent, dict(model.tensors)
-        for name, value in selector_values(agent.action_selector).items():
-            setattr(agent.action_selector, name, type(value)(tensors.pop(SELECTOR + name).item()))
-        agent.model.load_state_dict(tensors)
+        self._source.agent.model.load_state_dict(model.tensors)
+        vars(self._source.agent.action_selector).update(model.numbers)
         self._version = model.version
 
     def get_trajectory_segment(self) -> Block:
@@ -80,7 +75,8 @@ class Player:
         assert source.last_resets is not None
         restart = {"block": self._block, "episodes": source.last_resets.tolist()}
         seconds = time.perf_counter() - start
-        return Block(self._version, step.rewards.size, seconds, restart, step, episodes, began)
+        parts = source.clock.pop()
+        return Block(self._version, step.rewards.size, seconds, parts, restart, step, episodes, began)
 
     def state_dict(self) -> State:
         """Return the number of the next block, and the state of the source."""
@@ -95,14 +91,8 @@ def block_seed(seed: int, player: int, block: int) -> int:
     return hashed_seed(seed, player, block, 1)
 
 
-def selector_values(selector: object) -> dict[str, float]:
-    """Return the numbers among an action selector's attributes, such as epsilon. A player needs no others."""
-    return {name: value for name, value in vars(selector).items() if isinstance(value, int | float)}
-
-
 def weights_of(agent: ptan.agent.DQNAgent, version: int) -> Weights:
-    """Return a copy of the model's weights and the selector's values."""
+    """Return a copy of the model's weights, and the numbers among the action selector's attributes, such as epsilon."""
     tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in agent.model.state_dict().items()}
-    for name, value in selector_values(agent.action_selector).items():
-        tensors[SELECTOR + name] = torch.tensor(value, dtype=torch.float64)
-    return Weights(version, tensors)
+    numbers = {name: each for name, each in vars(agent.action_selector).items() if isinstance(each, int | float)}
+    return Weights(version, tensors, numbers)

@@ -1,9 +1,9 @@
 """The experience source of chapter 9's parallel scripts: players collect transitions ahead of the learner.
 
 Time is divided into cycles. In cycle k the learner learns from block k of every player, while the players play the next
-blocks. Block k is played with the weights that the learner had at the start of cycle k - ahead:
+blocks. Block k is played with the weights that the learner had at the start of cycle k - AHEAD:
 
-    learner   orders block k + ahead with its weights, takes block k, learns from it, goes on to cycle k + 1
+    learner   orders block k + AHEAD with its weights, takes block k, learns from it, goes on to cycle k + 1
     player    plays the oldest block that is ordered, sends it, waits if nothing is ordered
 
 The learner waits for a slow player, and a player waits for a slow learner. A waiting process sleeps. As in a run
@@ -15,7 +15,7 @@ import copy
 import math
 from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from lib.experience.source import ExperienceSourceFirstLast
 from lib.experience.stream import Step
 from lib.experience.transitions import Transitions, pack, unpack
 from lib.system.clock import since_process_start
-from lib.system.machine import cores, torch_threads
+from lib.system.machine import cores
 
 # A block that has arrived: its transitions, each with the episode that it ends, or None.
 Steps = list[tuple[ExperienceFirstLast, Episode | None]]
@@ -45,21 +45,20 @@ class Players(ExperienceSource):
         source: unused experience source. Its environments are divided among the players and keep their seeds. Its
             agent has a `model`, which is copied to the CPU for each player.
         players: number of players, at most that of environments.
-        engine: one of actors.fleet.ENGINES.
-        patience: seconds to wait for a block before the player is started again.
-        address: address of a Ray cluster, or None.
-        batch_size: transitions in an update of the learner, or None if unknown. While the players run, a learner with
-            small updates, of fewer than SMALL_UPDATE transitions, leaves a core to each of them.
-        ahead: number of blocks that a player may be ahead of the learner.
-        rounds: steps of each environment in a block.
+        engine, patience, address: see Fleet.
+        batch_size: transitions in an update of the learner, or None if unknown. A learner with small updates, of fewer
+            than SMALL_UPDATE transitions, leaves a core to each player.
 
     Attributes:
+        AHEAD: number of blocks that a player may be ahead of the learner.
+        ROUNDS: steps of each environment in a block.
         pool: the environments.
         fleet: the players.
     """
 
     PARTS = ("wait",)
     METRICS = ("policy_lag", "player_fps", "learner_fps")
+    AHEAD, ROUNDS = 2, 8
     SMALL_UPDATE = 64  # below, another torch thread gains less than it loses while a player uses its core
 
     def __init__(
@@ -70,17 +69,12 @@ class Players(ExperienceSource):
         patience: float = 60.0,
         address: str | None = None,
         batch_size: int | None = None,
-        ahead: int = 2,
-        rounds: int = 8,
     ):
         super().__init__()
         self.pool = source.pool
         self.frame_skip = source.frame_skip
         self.agent = source.agent
-        self._ahead = ahead
-        self._rounds = rounds
         self._leaves_cores = batch_size is not None and batch_size < self.SMALL_UPDATE
-        self._while_playing = ExitStack()
         self._parts = _parts(source, players)
         ranges = [part.env_range.indices for part in self._parts]
         names = [
@@ -101,14 +95,12 @@ class Players(ExperienceSource):
         if not self.fleet.makes:
             for env in self.pool:
                 env.close()  # the players make their own, and some games allow one at a time
-            self.fleet.start([partial(Player, part, self._rounds, self.traces) for part in self._parts])
+            self.fleet.start([partial(Player, part, self.ROUNDS, self.traces) for part in self._parts])
             if self._leaves_cores:
-                threads = max(1, min(torch.get_num_threads(), cores() - len(self._parts)))
-                self._while_playing.enter_context(torch_threads(threads))
+                torch.set_num_threads(max(1, min(torch.get_num_threads(), cores() - len(self._parts))))
 
     def close(self) -> None:
         self.fleet.close()
-        self._while_playing.close()
 
     def __iter__(self) -> Iterator[ExperienceFirstLast]:
         """Start the players, and yield transitions forever.
@@ -138,17 +130,17 @@ class Players(ExperienceSource):
             self._place = 0
 
     def _gather(self) -> None:
-        """Order blocks with the weights of this moment, until each player is `ahead` blocks ahead of the cycle's.
+        """Order blocks with the weights of this moment, until each player is AHEAD blocks ahead of the cycle's.
 
         Wait until the cycle's block of every player has arrived, except those of lost players.
         """
-        known = {cycle: steps for cycle, steps in self._steps_at.items() if cycle >= self._cycle - self._ahead}
+        known = {cycle: steps for cycle, steps in self._steps_at.items() if cycle >= self._cycle - self.AHEAD}
         self._steps_at = known | {self._cycle: self.steps_done}
         weights = weights_of(self.agent, self._cycle)
         players = list(zip(self.fleet.records, self._blocks, strict=True))
         while True:
             for index, (record, blocks) in enumerate(players):
-                while record.ready and record.orders + len(blocks) <= self._ahead:
+                while record.ready and record.orders + len(blocks) <= self.AHEAD:
                     self.fleet.order(index, weights)
             if any(self._blocks) and all(blocks or not record.ready for record, blocks in players):
                 return
@@ -175,7 +167,7 @@ class Players(ExperienceSource):
         steps, seconds, waited = (new - old for new, old in zip(now, self._marks, strict=True))
         self._marks = now
         return {
-            "policy_lag": self.steps_done - self._steps_at[max(0, self._cycle - self._ahead)],
+            "policy_lag": self.steps_done - self._steps_at[max(0, self._cycle - self.AHEAD)],
             "player_fps": self.fleet.speed(),
             "learner_fps": steps / (seconds - waited) if seconds > waited else math.nan,
         }

@@ -4,7 +4,8 @@ import dataclasses
 import pickle
 import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import cloudpickle
@@ -21,10 +22,12 @@ class Weights(NamedTuple):
     Attributes:
         version: number that grows whenever the learner has new weights.
         tensors: tensors by name, on the CPU.
+        numbers: what an actor needs besides, such as epsilon.
     """
 
     version: int
     tensors: dict[str, torch.Tensor]
+    numbers: Mapping[str, float] = MappingProxyType({})
 
     def packed(self) -> bytes:
         """Return a copy for `unpack`, as arrays, which other processes read faster than tensors.
@@ -35,12 +38,12 @@ class Weights(NamedTuple):
             name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()
             for name, tensor in self.tensors.items()
         }
-        return pickle.dumps((self.version, arrays), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((self.version, arrays, dict(self.numbers)), pickle.HIGHEST_PROTOCOL)
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Weights":
-        version, arrays = pickle.loads(packed)
-        return cls(version, {name: torch.from_numpy(array) for name, array in arrays.items()})
+        version, arrays, numbers = pickle.loads(packed)
+        return cls(version, {name: torch.from_numpy(array) for name, array in arrays.items()}, numbers)
 
 
 @dataclasses.dataclass
@@ -51,12 +54,14 @@ class Played:
         version: version of the weights that it was played with.
         steps: agent steps.
         seconds: time that it took.
+        parts: seconds of it by activity, such as stepping the environment.
         restart: small state from which a replacement starts new episodes, with other seeds, if the actor is lost.
     """
 
     version: int
     steps: int
     seconds: float
+    parts: dict[str, float]
     restart: State
 
 

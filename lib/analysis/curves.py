@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, ParamSpec, TypeAlias
 
 import matplotlib
 import numpy as np
@@ -38,13 +38,14 @@ PARTS = ("act", "environment", "store", "wait", "sample", "learn", "rest")  # of
 MIN_LABELLED_PERCENT = 8
 
 Column: TypeAlias = pd.Series | Sequence[float]
+P = ParamSpec("P")
 
 
-def draw_png(draw: Callable[[], Figure]) -> bytes:
-    """Return a figure as a PNG file that is readable on a light and on a dark page."""
+def draw_png(draw: Callable[P, Figure], *args: P.args, **kwargs: P.kwargs) -> bytes:
+    """Return the figure of a function of this module as a PNG file, readable on a light and on a dark page."""
     buffer = io.BytesIO()
     with matplotlib.rc_context(SETTINGS):
-        draw().savefig(buffer, format="png", dpi=DPI)
+        draw(*args, **kwargs).savefig(buffer, format="png", dpi=DPI)
     return buffer.getvalue()
 
 

@@ -18,7 +18,6 @@ from lib.system import files
 from lib.system.log import without_folder
 
 TEMPLATE = "report.html"
-PICTURES = ("steps", "minutes", "speed", "parts")
 MAX_TITLE = 1_000  # characters; the browser breaks the lines
 VIDEOS_PER_RUN = 3
 MAX_VIDEO_BYTES = 25_000_000  # total size of the videos in a page
@@ -40,6 +39,7 @@ PARTS = (
 class Picture(NamedTuple):
     """Figure on the page. Its caption is also for readers who cannot see it."""
 
+    name: str  # of its file, report-NAME.png
     title: str
     caption: str
     png: bytes
@@ -61,17 +61,15 @@ def write_report(runs: Sequence[Run], folder: Path, notes: Sequence[str] = ()) -
     pictures = draw_pictures(runs)
     html = render_page(runs, pictures, notes)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in PICTURES:
-        path = folder / f"report-{name}.png"
-        if name in pictures:
-            files.write(path, pictures[name].png)
-        else:
-            path.unlink(missing_ok=True)  # of an earlier report
+    for earlier in folder.glob("report-*.png"):
+        earlier.unlink()
+    for picture in pictures:
+        files.write(folder / f"report-{picture.name}.png", picture.png)
     files.write(folder / TEMPLATE, html)
     return folder / TEMPLATE
 
 
-def render_page(runs: Sequence[Run], pictures: Mapping[str, Picture], notes: Sequence[str] = ()) -> str:
+def render_page(runs: Sequence[Run], pictures: Sequence[Picture], notes: Sequence[str] = ()) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,  # run names and command lines may contain HTML
@@ -93,8 +91,7 @@ def render_page(runs: Sequence[Run], pictures: Mapping[str, Picture], notes: Seq
         written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         groups=[(group, swatches[group.runs[0]], comparison.summarise(group)) for group in groups],
         names=[(name, swatches[run]) for name, run in zip(comparison.short_names(runs), runs, strict=True)],
-        pictures=[pictures[name] for name in PICTURES if name in pictures],
-        missing=[text for name, text in (("speed", "speed"), ("parts", "time by part")) if name not in pictures],
+        pictures=pictures,
         outcomes=_cells(comparison.outcome_table(runs)),
         differences=_cells(comparison.settings_table(runs)),
         videos=choose_videos(runs),
@@ -107,8 +104,8 @@ def render_page(runs: Sequence[Run], pictures: Mapping[str, Picture], notes: Seq
     )
 
 
-def draw_pictures(runs: Sequence[Run]) -> dict[str, Picture]:
-    """Draw all figures for which the runs have data, by the names of PICTURES."""
+def draw_pictures(runs: Sequence[Run]) -> list[Picture]:
+    """Draw all figures for which the runs have data."""
     title = _title(runs)
     groups = comparison.group_runs(runs)
     evaluations = _scalars(groups, "evaluation/mean")
@@ -119,17 +116,17 @@ def draw_pictures(runs: Sequence[Run]) -> dict[str, Picture]:
         for run in group.runs
         if sum((parts := run.time_by_part()).values()) > 0
     ]
-    steps = curves.draw_png(lambda: curves.draw_returns(groups, "steps", title, evaluations))
-    minutes = curves.draw_png(lambda: curves.draw_returns(groups, "minutes", title))
-    pictures = {
-        "steps": Picture("Return by agent steps", f"{CURVES} {EVALUATIONS if evaluations else ''}", steps),
-        "minutes": Picture("Return by minutes", f"{CURVES} {MINUTES}", minutes),
-    }
+    returns = curves.draw_png(curves.draw_returns, groups, "steps", title, evaluations)
+    caption = f"{CURVES} {EVALUATIONS if evaluations else ''}"
+    pictures = [Picture("steps", "Return by agent steps", caption, returns)]
+    if len(groups) > 1:  # the curves of one group would be the same once more
+        returns = curves.draw_png(curves.draw_returns, groups, "minutes", title)
+        pictures.append(Picture("minutes", "Return by minutes", f"{CURVES} {MINUTES}", returns))
     if speeds:
-        pictures["speed"] = Picture("Speed", SPEED, curves.draw_png(lambda: curves.draw_speeds(speeds, title)))
+        pictures.append(Picture("speed", "Speed", SPEED, curves.draw_png(curves.draw_speeds, speeds, title)))
     if times:
-        shares = curves.draw_png(lambda: curves.draw_time_shares(times, title))
-        pictures["parts"] = Picture("Time by part", PARTS, shares)
+        shares = curves.draw_png(curves.draw_time_shares, times, title)
+        pictures.append(Picture("parts", "Time by part", PARTS, shares))
     return pictures
 
 

@@ -274,11 +274,8 @@ class CompositeEncoder(nn.Module):
         self.shapes = [part.shape for part in space.parts]
         self.parts = nn.ModuleList(map(make, self.shapes))
         self.features = sum(cast(int, part.features) for part in self.parts)
+        self._normalising = [part for part in self.parts if isinstance(part, NormalisingEncoder)]
         self.running = any(part.running for part in self._normalising)
-
-    @property
-    def _normalising(self) -> list[NormalisingEncoder]:
-        return [part for part in self.parts if isinstance(part, NormalisingEncoder)]
 
     @property
     def is_fitted(self) -> bool:

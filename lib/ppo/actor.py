@@ -34,10 +34,7 @@ class ActorSettings:
         actors: actors of this learner.
         rollout: steps of each environment in a segment.
         seed: seed from which all seeds are derived.
-        engine: one of actors.fleet.ENGINES.
-        patience: seconds to wait for a segment; see actors.fleet.Fleet.
-        address: address of a Ray cluster, or None.
-        cpus: CPUs of an actor on Ray.
+        engine, patience, address, cpus: see actors.fleet.Fleet.
         bfloat16: compute in bfloat16 on machines that are faster with it.
         traces: whether episodes are sent with their traces, which grow with the actions since a reset.
         rank, learners: number of this learner, and of all; each has the same number of actors.
@@ -178,6 +175,7 @@ class PPOActor:
             version=self._version,
             steps=self._sampler.steps_done - first,
             seconds=time.perf_counter() - start,
+            parts=self._sampler.clock.pop(),
             restart={"steps_done": self._sampler.steps_done},
             arrays={name: array if name == "frames" else array.copy() for name, array in arrays.items()},
             episodes=[to_send(episode, self._traces) for episode in self._sampler.pop_episodes()],

@@ -7,7 +7,7 @@ are averaged: synchronous stochastic gradient descent, Chen et al. (2016), https
 import os
 import pickle
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -64,7 +64,8 @@ class ProcessGroup(LearnerGroup):
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
         flat = torch.cat([tensor.flatten() for tensor in tensors])
-        self._wait(self._backend.allreduce, [flat])  # the default options compute the sum
+        with _collective():
+            self._backend.allreduce([flat]).wait()  # the default options compute the sum
         flat /= self.size
         means = torch.split(flat, [tensor.numel() for tensor in tensors])
         for tensor, mean in zip(tensors, means, strict=True):
@@ -72,7 +73,8 @@ class ProcessGroup(LearnerGroup):
 
     def gathered(self, tensor: torch.Tensor) -> torch.Tensor:
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
-        self._wait(self._backend.allgather, [parts], [tensor.contiguous()])
+        with _collective():
+            self._backend.allgather([parts], [tensor.contiguous()]).wait()
         return torch.cat(parts)
 
     def share(self, thing: T, rank: int = 0) -> T:
@@ -80,17 +82,14 @@ class ProcessGroup(LearnerGroup):
         size = torch.tensor([len(data)], device=self.device)
         options = distributed.BroadcastOptions()
         options.rootRank = rank
-        self._wait(self._backend.broadcast, [size], options)
-        content = torch.empty(int(size), dtype=torch.uint8, device=self.device)
-        if data:
-            content.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        self._wait(self._backend.broadcast, [content], options)
+        with _collective():
+            self._backend.broadcast([size], options).wait()
+            content = torch.empty(int(size), dtype=torch.uint8, device=self.device)
+            if data:
+                content.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+            self._backend.broadcast([content], options).wait()
         shared: T = pickle.loads(content.cpu().numpy().tobytes())
         return shared
-
-    def _wait(self, exchange: Callable[..., distributed.Work], *arguments: object) -> None:
-        with _collective():
-            exchange(*arguments).wait()
 
 
 @contextmanager

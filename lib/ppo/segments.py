@@ -125,7 +125,7 @@ class Segments(ExperienceSource):
         weights, arrived = self.learner.get_model(), list[tuple[int, Segment]]()
         with self.clock("wait"):
             while len(arrived) < len(self.fleet.records):
-                for index in self.fleet.idle() if self.asynchronous else self._chosen(self.fleet, arrived):
+                for index in self.fleet.idle() if self.asynchronous else self._chosen(arrived):
                     self.fleet.order(index, weights)
                 arrived += self.fleet.take(len(self.fleet.records) - len(arrived))
         if not self.asynchronous:
@@ -133,14 +133,13 @@ class Segments(ExperienceSource):
         self._count(arrived)
         return [segment for _, segment in arrived]
 
-    @staticmethod
-    def _chosen(fleet: Fleet[Segment], arrived: list[tuple[int, Segment]]) -> list[int]:
+    def _chosen(self, arrived: list[tuple[int, Segment]]) -> list[int]:
         """Choose actors for the remaining segments: first those that have not played, then others for lost ones."""
-        missing = len(fleet.records) - len(arrived) - fleet.open_orders
+        missing = len(self.fleet.records) - len(arrived) - self.fleet.open_orders
         played = {index for index, _ in arrived}
-        idle = fleet.idle()
+        idle = self.fleet.idle()
         first = [index for index in idle if index not in played][:missing]
-        others = max(0, missing - len(first) - len(fleet.expected()))
+        others = max(0, missing - len(first) - len(self.fleet.expected()))
         return first + [index for index in idle if index in played][:others]
 
     def _name_of(self, index: int) -> str:

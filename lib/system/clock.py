@@ -13,7 +13,7 @@ class Stopwatch:
     """Add up the seconds spent in named parts of a loop: `with stopwatch("act"): ...`.
 
     Attributes:
-        seconds: total seconds of each part.
+        seconds: total seconds of each part, since the last call of `pop`.
     """
 
     def __init__(self) -> None:
@@ -26,6 +26,11 @@ class Stopwatch:
             yield
         finally:
             self.seconds[part] += time.perf_counter() - start
+
+    def pop(self) -> dict[str, float]:
+        """Return the seconds since the last call."""
+        seconds, self.seconds = self.seconds, defaultdict(float)
+        return dict(seconds)
 
 
 def since_process_start() -> float:

@@ -41,28 +41,22 @@ def outcome_of(path):
             },
             ["seed", "script", "players", "gamma"],
         ),
-        ([UNSET, {}, TWO], {"01_ppo": [0, 1], "players=2": [2]}, ["seed", "players"]),
+        ([UNSET, {}, UNSET | {"init": "models/pong"}], {"01_ppo": [0, 1], "init=models/pong": [2]}, ["seed", "init"]),
         (
             [{"knobs": {"patience": 60, "without": ["a", "b"]}}, {"knobs": {"patience": 120, "without": ["b", "a"]}}],
             {"01_ppo": [0, 1]},
             ["seed", "patience"],
         ),
-        ([{"gamma": 0.9999999}, {"gamma": 0.9999995}], {"gamma=0.9999999": [0], "gamma=0.9999995": [1]}, None),
-        ([{}, {"env_name": "Freeway", "learning_rate": 0.5}], {"PongNoFrameskip-v4": [0], "Freeway": [1]}, None),
     ],
-    ids=["several", "not set", "without effect", "seventh digit", "game first"],
+    ids=["several", "not set", "without effect"],
 )
 def test_runs_that_differ_only_in_the_seed_or_name_are_one_group(tmp_path, runs, groups, differing):
-    paths = [make_run(tmp_path / str(n), n, **{"episodes": 1} | settings) for n, settings in enumerate(runs)]
-    found = {group.label: [int(run.name) for run in group.runs] for group in comparison.group_runs(read(*paths))}
-    assert found == groups
-    assert differing in (None, list(comparison.settings_table(read(*paths))))
-
-
-def test_a_run_with_initial_weights_is_in_a_group_of_its_own(tmp_path):
-    runs = [make_run(tmp_path / name, episodes=1) for name in "ab"]
-    edit_params(runs[1], lambda params: params.update(init="models/pong"))
-    assert len(comparison.group_runs(read(*runs))) == 2
+    for number, settings in enumerate(runs):
+        run = make_run(tmp_path / str(number), number, **{"episodes": 1} | settings)
+        edit_params(run, lambda params: params.update(init=params["hyperparameters"].pop("init", None)))
+    found = read(*sorted(tmp_path.iterdir()))
+    assert {group.label: [int(run.name) for run in group.runs] for group in comparison.group_runs(found)} == groups
+    assert list(comparison.settings_table(found)) == differing
 
 
 def test_few_runs_are_summarised_by_mean_and_range_and_more_by_an_interval(tmp_path):
@@ -73,12 +67,9 @@ def test_few_runs_are_summarised_by_mean_and_range_and_more_by_an_interval(tmp_p
     assert f"interquartile mean return {10 * centre:.2f} (95% interval {10 * low:.2f} to {10 * high:.2f})" in summary
     assert f"solved in {centre:.2f} (95% interval {low:.2f} to {high:.2f}) minutes" in summary
     assert "interquartile mean return 20.00 (range 10.00 to 30.00)" in summarise(*runs[:3])
-    one, two, third, *_ = runs
-    assert "solved in 1.50 (range 1.00 to 2.00) minutes" in summarise(one, two)
-    (two / "result.json").unlink()
-    assert "in 1 of 2 runs, which took 1.00 minutes" in summarise(one, two)
-    (third / "episodes.csv").write_text("episode,step,length,return,seconds,video\n")
-    assert summarise(one, two, third).startswith("mean return 15.00 (range 10.00 to 20.00) in 2 of 3 runs")
+    assert "solved in 1.50 (range 1.00 to 2.00) minutes" in summarise(*runs[:2])
+    (runs[1] / "result.json").unlink()
+    assert "in 1 of 2 runs, which took 1.00 minutes" in summarise(*runs[:2])
 
 
 def test_a_summary_notes_what_makes_its_numbers_less_certain(tmp_path):
@@ -86,11 +77,10 @@ def test_a_summary_notes_what_makes_its_numbers_less_certain(tmp_path):
     assert ";" not in summarise(one, two)
     assert "; some of these runs have the same seed" in summarise(one, two, copy)
     edit_params(two, lambda params: params["sessions"][0].update(commit="abc123+"))
-    assert summarise(one, two).endswith("; they ran at different commits")
     edit_params(two, lambda params: params["sessions"][0]["machine"].update(device="a GPU"))
-    assert "; they ran on different machines, or with different numbers of torch threads" in summarise(one, two)
     write_json(two / "result.json", read_json(two / "result.json") | {"stopped": "time limit"})
-    assert "; 1 stopped early, and can be resumed" in summarise(one, two)
+    notes = "; 1 stopped early, and can be resumed; they ran at different commits; they ran on different machines, or "
+    assert notes in summarise(one, two)
     with in_use(two):
         assert "; 1 still running;" in summarise(one, two)
 
@@ -103,9 +93,7 @@ def test_only_a_greedy_evaluation_of_the_best_or_the_last_network_is_an_outcome(
         (run / "checkpoints" / name).touch()
     for other, expected in (
         ({}, 20.5),
-        ({"checkpoint": "step-000001000.pt"}, 20.5),
         ({"checkpoint": "best-000000500.pt"}, None),
-        ({"checkpoint": "best-000000999.pt"}, None),
         ({"epsilon": 0.05}, None),
         ({"sample": True}, None),
     ):
@@ -134,10 +122,10 @@ def test_the_outcome_of_a_run_in_progress_comes_from_its_episodes(tmp_path):
     assert outcome_of(run)["ended"] == "solved"
 
 
-@pytest.mark.parametrize(("episodes", "best"), [(90, 21.0), (200, -14.7)])
-def test_the_best_mean_is_of_a_hundred_episodes_once_there_are_so_many(tmp_path, episodes, best):
-    run = make_run(tmp_path / "run", returns=lambda episode: 21.0 if episode <= 15 else -21.0, episodes=episodes)
-    assert outcome_of(run)["best"] == pytest.approx(best)
+def test_the_best_mean_is_of_a_hundred_episodes_if_there_are_so_many(tmp_path):
+    for episodes, best in ((90, 21.0), (200, -14.7)):
+        run = make_run(tmp_path / f"{episodes}", 1, lambda episode: 21.0 if episode <= 15 else -21.0, episodes)
+        assert outcome_of(run)["best"] == pytest.approx(best)
 
 
 def test_names_leave_out_what_all_runs_share_and_have_their_folders_if_they_are_equal(tmp_path):
@@ -145,7 +133,5 @@ def test_names_leave_out_what_all_runs_share_and_have_their_folders_if_they_are_
     one, two, again = read(*(make_run(tmp_path / "here" / name, episodes=1) for name in names))
     assert comparison.short_names([one, two]) == ["01_ppo", "01_ppo-seed2"]
     assert comparison.short_names([one, two, again]) == [names[0], "01_ppo-seed2", names[2]]
-    other = make_run(tmp_path / "2026-11-20T1018-mine-01_ppo", run_name="mine", episodes=1)
-    assert comparison.short_names([one, *read(other)]) == ["pong-01_ppo", "mine-01_ppo"]
     elsewhere = make_run(tmp_path / "there" / names[0], episodes=1)
     assert comparison.short_names([one, *read(elsewhere)]) == [f"here/{names[0]}", f"there/{names[0]}"]

@@ -4,7 +4,6 @@ import base64
 from html.parser import HTMLParser
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -14,35 +13,27 @@ from finished_runs import add_scalars, add_videos, edit_params, make_run
 from lib.analysis import curves, report
 from lib.analysis.run_data import Run
 
-COMPARE, REPORT = Path("tools/compare.py"), Path("tools/report.py")
+REPORT = Path("tools/report.py")
 
 
 def render_page(*runs):
-    return report.render_page([Run.read(run) for run in runs], {})
+    return report.render_page([Run.read(run) for run in runs], [])
 
 
 class Page(HTMLParser):
-    """Attributes of a page's elements by tag, all addresses, and all texts."""
-
-    ADDRESSES = frozenset(("src", "srcset", "href", "poster", "action", "data"))
+    """Attributes of a page's elements by tag, and all texts."""
 
     def __init__(self, html):
         super().__init__()
-        self.tags, self.addresses, self.text = {}, [], []
+        self.tags, self.text = {}, []
         self.feed(html)
 
     def handle_starttag(self, tag, attributes):
         self.tags.setdefault(tag, []).append(dict(attributes))
-        self.addresses += [value for name, value in attributes if name in self.ADDRESSES]
 
     def handle_data(self, data):
         if data.strip():
             self.text.append(data.strip())
-
-
-def section_of(html, name):
-    start = html.index(f'<section id="{name}">')
-    return html[start : html.index("</section>", start) + len("</section>")]
 
 
 def decode(uri):
@@ -67,43 +58,24 @@ def page(runs, tmp_path_factory):
     return report.write_report([Run.read(run) for run in runs], folder, ["a note"])
 
 
-def test_the_page_and_the_terminal_show_the_same_numbers(answer, runs, page):
-    table, summary = answer(COMPARE, *runs).split("\n\n")
-    terminal = {line.split()[0]: line.split()[1:] for line in table.splitlines()}
-    html = page.read_text()
-    for section, names in (
-        ("outcomes", ("steps", "episodes", "mean", "minutes", "steps/s", "solved")),
-        ("differences", ("seed", "gamma")),
-    ):
-        # One row per run in the page, one column per run in the terminal.
-        text = Page(section_of(html, section)).text
-        header = text[text.index("run") + 1 : text.index(runs[0].name)]
-        for column, run in enumerate(runs):
-            row = text[text.index(run.name) + 1 :]
-            assert [row[header.index(name)] for name in names] == [terminal[name][column] for name in names]
-    assert summary.partition("runs: ")[2].strip() in html
-
-
-def test_the_page_is_self_contained_and_its_videos_can_be_played(page, tmp_path):
+def test_the_page_is_self_contained(runs, page):
     html = page.read_text()
     parsed = Page(html)
-    assert parsed.addresses
-    assert all(address.startswith("data:") for address in parsed.addresses)
-    assert not [word for word in ("url(", "@import", "<script") if word in html]
     [policy] = [meta["content"] for meta in parsed.tags["meta"] if "http-equiv" in meta]
-    assert policy.startswith("default-src 'none';")
+    assert policy.startswith("default-src 'none';")  # a browser fetches nothing
+    assert not [word for word in ('="http', "url(", "@import", "<script") if word in html]
     assert "a note" in parsed.text
+    row = parsed.text.index(runs[1].name)
+    assert parsed.text[row + 1 : row + 8] == ["15007", "150", "2.10", "2.10", "15.05", "252.00", "2.00"]
     assert len(parsed.tags["img"]) == 4
-    for image, name in zip(parsed.tags["img"], report.PICTURES, strict=True):
+    for image, name in zip(parsed.tags["img"], ("steps", "minutes", "speed", "parts"), strict=True):
         assert image["alt"]
         assert decode(image["src"]) == (page.parent / f"report-{name}.png").read_bytes()
         picture = Image.open(page.parent / f"report-{name}.png")
         assert picture.convert("L").getextrema()[0] < 100  # not empty
         assert picture.getpixel((0, 0))[3] == 0  # transparent, so that it fits a light and a dark page
-    assert len(parsed.tags["video"]) == 2
-    for number, video in enumerate(parsed.tags["video"]):
-        (tmp_path / f"{number}.webm").write_bytes(decode(video["src"]))
-        assert cv2.VideoCapture(str(tmp_path / f"{number}.webm")).get(cv2.CAP_PROP_FRAME_COUNT) == 10
+    videos = [decode(video["src"]) for video in parsed.tags["video"]]
+    assert sorted(videos) == sorted(file.read_bytes() for file in runs[0].parent.glob("*/videos/*.webm"))
 
 
 def test_the_best_videos_of_all_runs_come_first_when_room_is_short(monkeypatch, tmp_path):
@@ -111,7 +83,7 @@ def test_the_best_videos_of_all_runs_come_first_when_room_is_short(monkeypatch, 
     one = add_videos(make_run(tmp_path / "one"), *names)
     two = add_videos(make_run(tmp_path / "two"), "by hand.webm")
     both = [Run.read(one), Run.read(two)]
-    chosen = [names[2], names[3], names[1], "by hand.webm"]
+    chosen = [names[2], names[3], names[1], "by hand.webm"]  # the best one, and the newest
     assert [video.path.name for video in report.choose_videos(both)] == chosen
     size = (one / "videos" / names[3]).stat().st_size
     monkeypatch.setattr(report, "MAX_VIDEO_BYTES", 2 * size + size // 2)
@@ -129,8 +101,7 @@ def test_texts_of_a_run_are_never_html_or_formulas(tmp_path, monkeypatch):
     both = [Run.read(run), Run.read(make_run(tmp_path / "other"))]
     parsed = Page(report.write_report(both, tmp_path / "page").read_text())
     assert not {"script", "b", "i", "u"} & set(parsed.tags)
-    assert "<b>&amp;" in parsed.text
-    assert any(evil in text for text in parsed.text)
+    assert {"<b>&amp;", evil} <= set(parsed.text)
 
 
 def test_the_page_names_no_private_folder_and_warns_if_commits_differ(tmp_path):

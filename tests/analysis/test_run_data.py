@@ -2,8 +2,8 @@
 
 import pytest
 
-from finished_runs import PARTS, add_scalars, add_videos, in_use, make_run
-from lib.analysis.run_data import Run, list_videos, read_episodes, returns_before, select_runs
+from finished_runs import PARTS, add_scalars, in_use, make_run
+from lib.analysis.run_data import Run, returns_before, select_runs
 from lib.errors import UsageError
 from lib.run.folder import read_json, write_json
 from lib.system import files
@@ -23,12 +23,6 @@ def test_the_training_returns_before_a_step_are_the_last_hundred(tmp_path):
     assert returns_before(run, 12_050) == [number / 2 for number in range(21, 121)]
 
 
-def test_the_best_video_is_listed_first_and_then_the_newest(tmp_path):
-    names = [f"episode-{n}-return-{total}.webm" for n, total in ((5, -1), (4, -2), (3, -9), (2, 21), (1, 3))]
-    run = add_videos(make_run(tmp_path / "run"), *names, "by hand.webm", "episode-6-return-99.part.webm")
-    assert [path.name for path in list_videos(run)] == [names[3], "by hand.webm", names[4], *reversed(names[:3])]
-
-
 @pytest.mark.parametrize(
     ("stopped", "steps", "ended"), [("solved", 9, True), ("step limit", 10**9, True), ("step limit", 9, False)]
 )
@@ -38,24 +32,11 @@ def test_a_run_that_can_be_resumed_has_not_ended(tmp_path, stopped, steps, ended
     assert Run.read(run).has_ended == ended
 
 
-def test_a_run_without_episodes_is_an_empty_table(tmp_path):
-    assert read_episodes(tmp_path).empty
-    (tmp_path / "episodes.csv").touch()
-    assert read_episodes(tmp_path).empty
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "facts"),
-    [
-        ("episodes.csv", "episode,reward\n1,2\n", "episodes.csv cannot be read: .*step"),
-        ("episodes.csv", "step,length,return,seconds\n1,2,three,4\n", "episodes.csv cannot be read: .*three"),
-        ("params.json", '{"script": "01_ppo"}', "another version of this project: its format is None"),
-    ],
-)
-def test_a_damaged_file_is_reported(tmp_path, file, content, facts):
+@pytest.mark.parametrize("content", ["episode,reward\n1,2\n", "step,length,return,seconds\n1,2,three,4\n"])
+def test_a_damaged_file_is_reported_in_one_line(tmp_path, content):
     run = make_run(tmp_path / "run")
-    (run / file).write_text(content)
-    with pytest.raises(UsageError, match=facts) as error:
+    (run / "episodes.csv").write_text(content)
+    with pytest.raises(UsageError, match=r"episodes.csv cannot be read: .*(step|three)") as error:
         Run.read(run)
     assert "\n" not in str(error.value)
 

@@ -21,12 +21,12 @@ SPACES = {
 N = 64
 
 
-def drawn(space, number=N, scale=2.0):
+def drawn(space, scale=2.0):
     """A distribution, random parameters, and sampled actions with their log-probabilities."""
     torch.manual_seed(3)
     distribution = distribution_of(space)
-    parameters = scale * torch.randn(number, distribution.parameters, dtype=torch.float64)
-    noise = torch.from_numpy(distribution.noise(np.random.default_rng(4), number)).double()
+    parameters = scale * torch.randn(N, distribution.parameters, dtype=torch.float64)
+    noise = torch.from_numpy(distribution.noise(np.random.default_rng(4), N)).double()
     return distribution, parameters, *distribution.sample(parameters, noise)
 
 
@@ -77,19 +77,14 @@ def test_samples_have_their_probabilities(space):
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_the_mode_is_the_most_probable_action(space):
-    distribution, parameters, _, log_probs = drawn(space)
-    best, _ = distribution.evaluate(parameters, distribution.mode(parameters))
+def test_the_mode_is_the_most_probable_action_and_environments_are_given_actions_of_their_space(space):
+    distribution, parameters, actions, log_probs = drawn(space, scale=4.0)
+    modes = distribution.mode(parameters)
+    best, _ = distribution.evaluate(parameters, modes)
     assert (best >= log_probs - 1e-9).all()
     assert (best > log_probs + 1e-9).any()
-
-
-@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_environments_are_given_actions_of_their_space(space):
-    distribution, parameters, actions, _ = drawn(space, scale=4.0)
-    for played in (distribution.played(actions), distribution.played(distribution.mode(parameters))):
-        for action in played.numpy():
-            assert space.contains(np.asarray(action, space.dtype))
+    for action in torch.cat([distribution.played(actions), distribution.played(modes)]).numpy():
+        assert space.contains(np.asarray(action, space.dtype))
 
 
 def test_numbers_are_clipped_only_at_a_border_of_the_space():

@@ -68,12 +68,6 @@ def test_values_after_a_termination_may_be_infinite_or_nan():
             losses.td_targets(*arguments)
 
 
-def test_the_output_of_each_rows_action_is_selected():
-    outputs = torch.arange(12.0).reshape(3, 2, 2)  # (batch, n_actions, atoms)
-    assert losses.select_actions(outputs, torch.tensor([1, 0, 1])).tolist() == [[2.0, 3.0], [4.0, 5.0], [10.0, 11.0]]
-    assert losses.select_actions(outputs[..., 0], torch.tensor([1, 0, 1])).tolist() == [2.0, 4.0, 10.0]
-
-
 def test_a_projection_by_hand():
     # Atoms -1, 0, 1, 2. Row 0: 0.5 + 0.5 * z is 0, 0.5, 1, 1.5; halves go to both neighbours. Row 1: everything is
     # beyond the upper end. Row 2: terminated, so all probability is at the return of 1.25.
@@ -116,7 +110,6 @@ def test_penalties_are_squared_errors_or_huber_losses():
     ("arguments", "message"),
     [
         ((-1.0, 1.0, 1), "atoms is 1; it has to be between 2 and 500"),
-        ((2.0, 2.0, 51), "v_min is 2 and v_max 2; v_min has to be below v_max"),
         ((0.0, float("nan"), 51), "v_min has to be below v_max"),
         ((1e8, 1e8 + 1.0, 51), "float32 has to distinguish 51 returns between them"),
     ],

@@ -9,7 +9,7 @@ from fakes import MASKED, first_states
 from lib import dqn_model
 from lib.envs.masks import MaskedBox, append_mask
 from lib.envs.single_env import make_env
-from lib.nets import losses, noisy
+from lib.nets import noisy
 from lib.nets.masking import INVALID, MaskSplitter
 
 
@@ -55,16 +55,3 @@ def test_invalid_actions_have_no_value_in_any_dqn(env_id):
         assert (values[:, 1:].abs() < 100).all()
         assert values[:, 1:].std() > 0
     assert (nets[2].predict_best(torch.from_numpy(states)).exp().sum(1) - 1.0).abs().max() < 1e-5
-
-
-def test_targets_ignore_invalid_actions():
-    """The highest value of the next state belongs to an action that is not allowed."""
-    space, states = first_states("fakes:Vector-info-v0", num_envs=1)
-    net = dqn_model.DQN(space, 5)
-    with torch.no_grad():
-        net.advantage[-1].weight.zero_()
-        net.advantage[-1].bias.copy_(torch.tensor([100.0, 3.0, 1.0, 2.0, 2.5]))
-        following = net(torch.from_numpy(states))
-    reward, discount = torch.tensor([1.0]), torch.tensor([0.5])
-    assert losses.q_targets(reward, discount, following).tolist() == [1.0 + 0.5 * 3.0]
-    assert losses.double_q_targets(reward, discount, following, following + 1.0).tolist() == [1.0 + 0.5 * 4.0]

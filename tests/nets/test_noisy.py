@@ -38,50 +38,38 @@ def test_initial_values_are_those_of_the_paper_and_sigma_can_be_given(noise, bou
     assert torch.allclose(other.bias_sigma, torch.full((50,), 0.25 * unit))
 
 
-def drawn_and_outputs(layer, features):
-    """Return the noise of a forward pass, and its outputs."""
+def draw_and_compute(layer, features):
+    """Return the noise of a forward pass, its outputs, and those of equation 9 with matrices of weights, by row."""
     state = torch.get_rng_state()
-    drawn = layer.draw(len(features))
+    noise, output_noise = layer.draw(len(features))
     torch.set_rng_state(state)
-    return drawn, layer(features)
+    outputs, expected = layer(features), []
+    for row, each in enumerate(features):
+        if layer.noise == "independent":
+            weight_noise, bias_noise = noise, output_noise
+        else:
+            bias_noise = output_noise[row % len(noise)]
+            weight_noise = torch.outer(bias_noise, noise[row % len(noise)])
+        weight = layer.weight_mean + layer.weight_sigma * weight_noise
+        expected.append(weight @ each + layer.bias_mean + layer.bias_sigma * bias_noise)
+    return noise, outputs, torch.stack(expected)
 
 
-def noisy_output(layer, noise, output_noise, features):
-    """Compute equation 9 with a matrix of factorised noise, from the noise of one row."""
-    weight = layer.weight_mean + layer.weight_sigma * torch.outer(output_noise, noise)
-    return features @ weight.T + layer.bias_mean + layer.bias_sigma * output_noise
+@pytest.mark.parametrize("kind", NOISES)
+def test_outputs_are_those_of_a_matrix_of_noisy_weights(kind):
+    layer, features = noisy.NoisyLinear(6, 3, kind), torch.rand(1, 6).expand(4, -1)
+    noise, outputs, expected = draw_and_compute(layer, features)
+    assert torch.allclose(outputs, expected, atol=1e-6)
+    differs = [not torch.allclose(outputs[row], outputs[other]) for row in range(4) for other in range(row)]
+    assert all(differs) if kind == "per-state" else not any(differs)
+    assert noise.shape == {"factorised": (1, 6), "per-state": (4, 6), "independent": (3, 6)}[kind]
 
 
-def test_factorised_noise_equals_a_matrix_of_noisy_weights():
-    layer, features = noisy.NoisyLinear(6, 3), torch.rand(4, 6)
-    ([noise], [output_noise]), outputs = drawn_and_outputs(layer, features)
-    assert torch.allclose(outputs, noisy_output(layer, noise, output_noise, features), atol=1e-6)
-
-
-def test_per_state_noise_differs_between_rows():
-    layer, features = noisy.NoisyLinear(6, 3, "per-state"), torch.rand(4, 6)
-    (noise, output_noise), outputs = drawn_and_outputs(layer, features)
-    expected = [noisy_output(layer, *row) for row in zip(noise, output_noise, features, strict=True)]
-    assert torch.allclose(outputs, torch.stack(expected), atol=1e-6)
-    outputs = layer(features[:1].expand(4, -1))
-    assert all(not torch.allclose(outputs[row], outputs[other]) for row in range(4) for other in range(row))
-
-
-def test_factorised_noise_has_the_moments_of_its_equation():
+def test_noise_has_the_moments_of_its_equation():
     # f(x) = sgn(x) sqrt(|x|) of a normal x: mean 0, mean square E|x| = sqrt(2 / pi).
     inputs, outputs = noisy.NoisyLinear(300, 200, "per-state").draw(rows=20)
     weights = torch.einsum("ro,ri->roi", outputs, inputs)
-    for noise, mean_square in ((weights, 2 / math.pi), (inputs, math.sqrt(2 / math.pi))):
+    independent, _ = noisy.NoisyLinear(300, 200, "independent").draw(rows=20)
+    for noise, mean_square in ((weights, 2 / math.pi), (inputs, math.sqrt(2 / math.pi)), (independent, 1.0)):
         assert abs(noise.mean()) < 0.02
         assert noise.square().mean().item() == pytest.approx(mean_square, rel=0.05)
-
-
-def test_independent_noise_is_one_normal_number_per_weight():
-    layer, features = noisy.NoisyLinear(300, 200, "independent"), torch.rand(4, 300)
-    (noise, bias_noise), outputs = drawn_and_outputs(layer, features)
-    weight = layer.weight_mean + layer.weight_sigma * noise
-    bias = layer.bias_mean + layer.bias_sigma * bias_noise
-    assert torch.allclose(outputs, features @ weight.T + bias, atol=1e-5)
-    assert noise.shape == (200, 300)
-    assert abs(noise.mean()) < 0.02
-    assert noise.std().item() == pytest.approx(1.0, rel=0.02)

@@ -16,7 +16,6 @@ from lib.nets import encoders
     ("cpuinfo", "dtype"),
     [
         ("vendor_id : AuthenticAMD\nflags : fpu avx512_bf16 sse", torch.bfloat16),
-        ("Features : fp asimd bf16", torch.bfloat16),
         ("vendor_id : GenuineIntel\nflags : fpu avx512_bf16 sse", torch.float32),
     ],
 )

@@ -14,7 +14,8 @@ class Expected:
         """Segments come once and in order, played with the weights that were ordered."""
         self.count += 1
         version = self.orders.popleft()
-        assert segment[1:5] == (self.life, self.count, version, version)
+        assert (segment.life, segment.nth) == (self.life, self.count)
+        assert segment.version == segment.weight == version
         self.restart, self.pid = segment.restart, segment.pid
 
     def compare(self, record):

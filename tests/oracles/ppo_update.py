@@ -8,7 +8,7 @@ from oracles import gae
 def update(model, optimizer, rollout, settings):
     """Learn from a rollout with the permutations that Trainer.update draws.
 
-    With a FastModel and FastSettings, values are normalised and the learning rate adapts.
+    With a FastModel and FastSettings, values are normalised and the learning rate adapts. Return the metrics.
     """
     is_fast = hasattr(model, "normalise_values")
     estimates = torch.tensor(
@@ -27,6 +27,7 @@ def update(model, optimizer, rollout, settings):
     target = getattr(settings, "kl_target", None)
     if is_fast:
         model.normalise_values(returns)  # once per update
+    metrics = []
     for _ in range(settings.epochs):
         divergences = []
         for batch in torch.randperm(len(returns)).split(settings.minibatch):
@@ -42,7 +43,10 @@ def update(model, optimizer, rollout, settings):
                 error = (values[row] - returns[index]) / (model.return_std if is_fast else 1.0)
                 entropy = -sum(p * p.log() for p in probabilities)
                 losses.append(-surrogate + 0.5 * error**2 - settings.entropy * entropy)
-                divergences.append((ratio - 1.0 - ratio.log()).item())
+                parts = {"loss": losses[-1], "policy_loss": -surrogate, "value_loss": error**2, "entropy": entropy}
+                parts |= {"kl": ratio - 1.0 - ratio.log(), "clipped": abs(ratio - 1) > settings.clip}
+                metrics.append({name: part.item() for name, part in parts.items()})
+                divergences.append(metrics[-1]["kl"])
             optimizer.zero_grad()
             (sum(losses) / len(losses)).backward()
             gradients = [weights.grad for weights in model.parameters()]
@@ -57,3 +61,5 @@ def update(model, optimizer, rollout, settings):
             optimizer.param_groups[0]["lr"] *= 1.5
         if target is not None:
             optimizer.param_groups[0]["lr"] = min(optimizer.param_groups[0]["lr"], settings.learning_rate_max)
+    means = {name: sum(each[name] for each in metrics) / len(metrics) for name in metrics[0]}
+    return means | {"learning_rate": optimizer.param_groups[0]["lr"]}

@@ -7,9 +7,9 @@ from gymnasium import spaces
 
 from lib.envs.checked_env import CellActions
 from lib.errors import UsageError
-from lib.ppo.fast import CellPolicy, FastModel, FastSettings
+from lib.ppo.fast import CellPolicy, FastModel
 from lib.ppo.update import METRICS, Transitions
-from ppo_setup import assert_updates_agree_with_the_slow_twin, random_rollout, settings_of, trainer_of
+from ppo_setup import random_rollout, trainer_of
 
 
 def small_model():
@@ -36,52 +36,16 @@ def test_one_head_for_all_cells_needs_a_board_whose_environment_says_that_action
             FastModel(space, CellActions(actions))
 
 
-def test_metrics_and_the_norm_of_the_gradient_worked_by_hand():
-    torch.manual_seed(0)
-    model = small_model()
-    states, actions = torch.tensor([[0.0], [1.0], [0.5], [0.2]]), torch.tensor([0, 1, 0, 1])
-    with torch.no_grad():
-        log_probs = model(states)[0].log_softmax(1).gather(1, actions[:, None]).squeeze(1)
-    transitions = Transitions(
-        states=states,
-        actions=actions,
-        log_probs=log_probs - torch.tensor([0.0, 0.0, math.log(1.3), math.log(1.1)]),  # ratios 1, 1, 1.3 and 1.1
-        advantages=torch.tensor([1.0, 2.0, 3.0, 4.0]),
-        value_targets=torch.tensor([3.0, 5.0, 7.0, 9.0]),
-    )
-    sgd = torch.optim.SGD(model.parameters(), lr=1.0)
-    trainer = trainer_of(model, sgd, epochs=1, entropy=0.5, kl_target=1e-3, gradient_norm=0.01, learning_rate_max=1.0)
-    before = torch.cat([weights.detach().flatten().clone() for weights in model.parameters()])
-    metrics = trainer.learn(transitions)
-    # The first normalisation of the values changes no weights, so only the optimizer has moved them.
-    after = torch.cat([weights.detach().flatten() for weights in model.parameters()])
-    assert (after - before).norm().item() == pytest.approx(0.01, rel=1e-3)
-    assert metrics["clipped"] == 0.25
-    assert metrics["kl"] == pytest.approx((0.3 - math.log(1.3) + 0.1 - math.log(1.1)) / 4, rel=1e-4)
-    # The normalised advantages are -1.162, -0.387, 0.387 and 1.162; the third ratio is clipped.
-    std = (5 / 3) ** 0.5
-    surrogate = (-1.5 / std * 1.0 - 0.5 / std * 1.0 + 0.5 / std * 1.2 + 1.5 / std * 1.1) / 4
-    assert metrics["policy_loss"] == pytest.approx(-surrogate, rel=1e-4)
-    assert metrics["entropy"] == pytest.approx(math.log(2.0), abs=1e-3)
-    expected_loss = metrics["policy_loss"] + 0.5 * metrics["value_loss"] - 0.5 * metrics["entropy"]
-    assert metrics["loss"] == pytest.approx(expected_loss)
-    assert metrics["value_loss"] == pytest.approx(1.0, abs=0.05)  # the first values are near the mean of the returns
-    assert metrics["learning_rate"] == pytest.approx(1.0 / 1.5)  # the divergence exceeds twice the target
-
-
 @pytest.mark.parametrize(
     ("kl", "rate", "expected", "settings"),
     [
         (0.021, 1e-4, 1e-4 / 1.5, {}),
         (0.019, 1e-4, 1e-4, {}),
-        (0.006, 1e-4, 1e-4, {}),
         (0.004, 1e-4, 1e-4 * 1.5, {}),
         (9.0, 1e-4, 1e-4, {"kl_target": None}),
         (0.0, 9e-3, 1e-2, {}),  # the maximum
-        (0.0, 3e-2, 1e-2, {}),
         (1.0, 1.2e-2, 8e-3, {}),
         (0.001, 1e-4, 1e-4, {"epochs": 1}),  # the rate may only fall
-        (0.021, 1e-4, 1e-4 / 1.5, {"epochs": 1}),
     ],
 )
 def test_the_learning_rate_adapts_to_the_divergence(kl, rate, expected, settings):
@@ -111,13 +75,23 @@ def test_the_divergence_of_a_single_minibatch_is_measured_after_its_step(rate, f
     assert sgd.param_groups[0]["lr"] == pytest.approx(rate * factor)
 
 
-@pytest.mark.parametrize("kl_target", [None, 0.1])
-def test_updates_agree_with_the_slow_twin(kl_target):
-    torch.manual_seed(2)
-    settings = settings_of(
-        FastSettings, minibatch=18, epochs=3, clip=0.15, entropy=0.03, gradient_norm=0.7, kl_target=kl_target
-    )
-    assert_updates_agree_with_the_slow_twin(FastModel, settings, [12, 6])
+def test_steps_of_another_policy_get_present_values_and_truncated_ratios():
+    torch.manual_seed(0)
+    trainer, rollout = trainer_of(FastModel(spaces.Box(-1.0, 1.0, (5,)), 4), minibatch=16), random_rollout(8, 4)
+    played = copy.deepcopy(rollout)
+    present, ratios = trainer.reevaluated(rollout)
+    with torch.no_grad():
+        logits, values = trainer.model(rollout.states.flatten(0, 1))
+    log_probs = logits.log_softmax(1).gather(1, rollout.actions.flatten()[:, None]).view(8, 4)
+    expected = (log_probs - rollout.log_probs).exp()
+    assert (expected > 1.0).any()
+    assert torch.allclose(ratios, expected.clamp(max=1.0), atol=1e-5)
+    assert torch.allclose(present.values, values.view(8, 4), atol=1e-5)
+    # The learner does not know the states after a truncation and after the last step, so their values stay.
+    following = torch.cat([present.values[1:], rollout.next_values[-1:]])
+    truncated = rollout.ended & ~rollout.terminated
+    assert torch.equal(present.next_values, torch.where(truncated, rollout.next_values, following))
+    assert all(torch.equal(tensor, vars(rollout)[name]) for name, tensor in vars(played).items())  # not overwritten
 
 
 def test_the_first_rollout_is_learnt_from_as_steps_of_the_policy_before_normalisation():

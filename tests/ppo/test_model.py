@@ -3,7 +3,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from fakes import MASKED, first_states
 from lib.ppo.fast import FastModel
+from lib.ppo.model import Model
+from lib.run.policy import GreedyPolicy
 
 IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 
@@ -71,3 +74,22 @@ def test_the_statistics_follow_returns_that_grow_or_narrow(factor):
         model.normalise_values(scale * torch.randn(1024, generator=generator))
     weight_of_the_loss = (factor / model.return_std.item()) ** 2
     assert 0.5 < weight_of_the_loss < 2.0
+
+
+@pytest.mark.parametrize("kind", [Model, FastModel])
+@pytest.mark.parametrize("env_id", MASKED)
+def test_invalid_actions_have_no_probability(env_id, kind):
+    space, states = first_states(env_id)
+    probabilities = GreedyPolicy(kind(space, 5)).scores(states)
+    assert (probabilities[:, 0] == 0.0).all()
+    assert np.allclose(probabilities.sum(1), 1.0)
+
+
+def test_the_entropy_counts_valid_actions_only():
+    space, states = first_states("fakes:Vector-info-v0")
+    model = Model(space, 5)
+    torch.nn.init.zeros_(model.policy.weight)
+    log_probs, entropies = model.distribution.evaluate(model(torch.from_numpy(states))[0], torch.ones(4).long())
+    assert entropies.tolist() == pytest.approx([np.log(4.0)] * 4)
+    (log_probs + entropies).sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.policy.parameters())

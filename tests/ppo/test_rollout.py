@@ -59,26 +59,6 @@ def test_images_have_their_channels_last():
         states, *_ = twin.step(rollout.actions[t].numpy())
 
 
-def test_a_truncation_before_a_reset_is_bootstrapped(monkeypatch):
-    monkeypatch.setattr(Sampler, "RESEED_EVERY", 8)
-    monkeypatch.setattr(Sampler, "MAX_OVERDUE", 2)
-    sampler = Sampler(vectorised(lambda: Counting(100), 2), Fixed(), steps=4)
-    played = iter(sampler)
-    for states, next_values, ended in (
-        ([0, 1, 2, 3], [10, 20, 30, 40], [0, 0, 0, 0]),
-        ([4, 5, 0, 1], [50, 60, 10, 20], [0, 1, 0, 0]),
-        ([2, 3, 4, 5], [30, 40, 50, 60], [0, 0, 0, 1]),
-    ):
-        rollout = next(played)
-        for index in range(2):
-            assert rollout.states[:, index, 0].tolist() == states
-            assert rollout.next_values[:, index].tolist() == next_values
-            assert rollout.ended[:, index].tolist() == [bool(end) for end in ended]
-        assert not rollout.terminated.any()
-    assert sampler.pop_episodes() == []  # a truncation by reset is not a finished episode
-    assert len(sampler.state_dict()["snapshot"]["actions"]) == 0
-
-
 def test_noise_differs_between_seeds_environments_and_rollouts():
     def noise_of(seed, rollout_index):
         sampler = Sampler(vectorised(Bandit, 2), Fixed(), steps=4, seed=seed)

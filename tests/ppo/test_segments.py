@@ -2,15 +2,13 @@
 
 import hashlib
 import pickle
-from collections import deque
 
 import numpy as np
 import pytest
 import torch
 
+from fakes import FakeEngine
 from lib.actors import fleet
-from lib.actors.engines import InlineEngine
-from lib.actors.worker import Lost
 from lib.errors import UsageError
 from lib.ppo.actor import ActorSettings, PPOActor
 from lib.ppo.fast import FastModel
@@ -118,87 +116,44 @@ def test_run_learns_the_same_with_any_number_of_actors():
     assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-5) for name in weights[0])
 
 
-def test_episodes_come_in_the_order_of_one_sampler():
-    acting = acting_of()
-    segments = Segments(acting, learner_of(acting))
-    sampler = Sampler(acting.make_envs(4), Agent(segments.learner.trainer.model), 16, seed=5)
-    batches, whole = iter(segments), iter(sampler)
-    for _ in range(2):
-        next(batches)
-        next(whole)
-    found, expected = segments.pop_episodes(), sampler.pop_episodes()
-    assert [each[:3] for each in found] == [each[:3] for each in expected]
-    assert len(found) == 4 * (2 * 16 // 6)  # Catch's last six steps
-
-
-def test_resumed_segments_continue_bit_for_bit(monkeypatch):
-    monkeypatch.setattr(Sampler, "RESEED_EVERY", 64)  # some environments are reset in the first rollouts
-    acting = acting_of(env_name="CartPole-v1")
-    learner = learner_of(acting)
-    whole, resumed = (Segments(acting, learner) for _ in range(2))
-    for _ in zip(range(2), whole, strict=False):
-        pass
-    resumed.load_state_dict(whole.state_dict())
-    expected, found = (join_segments(next(iter(segments))) for segments in (whole, resumed))
-    assert all(torch.equal(getattr(expected, name), getattr(found, name)) for name in vars(expected))
-    assert resumed.steps_done == 3 * 64
-
-
-class Scripted(InlineEngine):
-    """Engine whose actors answer orders as a script says: an actor, "0 1" for two at once, "lose 0" or "back 0"."""
-
-    def __init__(self, *script):
-        super().__init__()
-        self.script, self.away = list(script), set()
-
-    def receive(self, timeout):
-        found = [each for each in self._asked if each[1] != "play" and each[0] not in self.away][:1]
-        while not found:
-            match str(self.script.pop(0)).split():
-                case ["lose", index]:
-                    self.away.add(int(index))
-                    self._asked = deque(each for each in self._asked if each[0] not in self.away)
-                    return [(int(index), Lost("was killed"))]
-                case ["back", index]:
-                    self.away.remove(int(index))
-                    found = [next(each for each in self._asked if each[0] == int(index))]
-                case indices:
-                    found = [next(each for each in self._asked if each[0] == int(index)) for index in indices]
-        for each in found:
-            self._asked.remove(each)
-        return [(index, self._workers[index].answer(method, *arguments)) for index, method, arguments in found]
-
-
-def scripted(monkeypatch, *script, asynchronous=False, **options):
-    """Segments whose actors follow a script."""
-    acting = acting_of(engine="process", **options)
-    engine = Scripted(*script)
+def segments_of(monkeypatch, engine, asynchronous=False, **options):
+    """Segments whose actors play on a fake clock."""
     monkeypatch.setattr(fleet, "make_engine", lambda *_: engine)
+    acting = acting_of(engine="process", **options)
     return Segments(acting, learner_of(acting), asynchronous)
 
 
 def test_asynchronous_segments_are_taken_in_order_of_arrival_and_none_is_dropped(monkeypatch):
-    script = [0, 1, 0, 1, 1, "0 2", 1, 2]
-    segments = scripted(monkeypatch, *script, asynchronous=True, actors=3, envs=3, rollout=2)
+    engine = FakeEngine(lambda index, method: 1.0 if index == 1 else 2.0)
+    segments = segments_of(monkeypatch, engine, asynchronous=True, actors=3, envs=3, rollout=2)
     versions = []
     for _, batch in zip(range(3), segments, strict=False):
         versions.append([segment.version for segment in batch])
         segments.learner.version += 1
-    # Batch 2: actor 1, ordered during batch 1; then 1 and 0 with newer weights. Batch 3: actor 2, ordered for batch 1.
-    assert versions == [[0, 0, 0], [0, 1, 1], [0, 1, 2]]
+    assert versions == [
+        [0, 0, 0],
+        [0, 0, 1],
+        [1, 1, 2],
+    ]  # two come at the end of the first batch, and belong to the second
     assert segments.steps_done == 3 * 3 * 2
-    assert segments.metrics()["policy_lag"] == pytest.approx((2 + 1 + 0) / 3)
+    assert segments.metrics()["policy_lag"] == pytest.approx((1 + 1 + 0) / 3)
 
 
 def test_others_play_for_a_lost_actor_until_it_is_back_with_new_episodes(monkeypatch):
-    script = ["lose 0", 1, 1, 1, 1, "back 0", 0, 1]
-    segments = scripted(monkeypatch, *script, env_name="CartPole-v1")
+    def delay(index, method):
+        if (index, method) == (0, "play") and not segments.fleet.lost:
+            engine.lose(0)
+            return None
+        return 3.5 if segments.fleet.lost and method == "start" else 1.0
+
+    engine = FakeEngine(delay)
+    segments = segments_of(monkeypatch, engine, env_name="CartPole-v1")
     batches = []
     for _, batch in zip(range(3), segments, strict=False):
         batches.append([segment.first for segment in batch])
         assert segments.steps_done == len(batches) * 64
         assert segments.learner.train(batch)
-    # Steps of an actor before its segment: actor 1 played the first four, and actor 0 goes on from its last one.
+    # Steps of an actor before its segment: actor 1 played the first four, and actor 0 begins anew.
     assert batches == [[0, 32], [64, 96], [0, 128]]
     assert segments.metrics()["lost_episodes"] == 2
 
