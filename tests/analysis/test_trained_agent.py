@@ -25,20 +25,6 @@ EVALUATE, PUBLISH = Path("tools/evaluate.py"), Path("tools/publish.py")
 IMAGE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 NETWORKS = {
-<<<<<<< HEAD
-    "independent noise": dqn_model.DQN(VECTOR, 6, sigma=0.017, noise="independent"),
-    "rainbow, bfloat16": dqn_model.DQN(IMAGE, 6, dueling=True, sigma=0.1, support=(-2.0, 2.0, 5), dtype=torch.bfloat16),
-    "normalising": dqn_model.DQN(VECTOR, 6, normalise=True),
-    "ppo": Model(VECTOR, 6),
-    "fast ppo": FastModel(IMAGE, 6),
-}
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_is_rebuilt_from_what_its_run_has_recorded(name):
-    net = NETWORKS[name]
-    space = IMAGE if name in ("rainbow, bfloat16", "fast ppo") else VECTOR
-=======
     "rainbow": (dqn_model.DQN(IMAGE, 6, dueling=True, sigma=0.1, support=(-2.0, 2.0, 5), dtype=torch.bfloat16), IMAGE),
     "normalising": (dqn_model.DQN(VECTOR, 6, normalise=True), VECTOR),
     "ppo": (Model(VECTOR, 6), VECTOR),
@@ -48,7 +34,6 @@ def test_a_network_is_rebuilt_from_what_its_run_has_recorded(name):
 
 @pytest.mark.parametrize(("net", "space"), NETWORKS.values(), ids=NETWORKS)
 def test_a_network_is_rebuilt_from_what_its_run_has_recorded(net, space):
->>>>>>> 153d9d87 (Actors say how they spend their time; one fake engine; the PPO slow twin checks the metrics, too)
     states = np.stack([space.sample() for _ in range(5)])
     if not isinstance(net, Model):
         net.normalise_by(torch.from_numpy(states))
