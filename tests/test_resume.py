@@ -103,6 +103,7 @@ def test_an_environment_whose_spaces_have_changed_is_refused_and_both_are_named(
     message = "the observation space Box(0, 255, (84, 84), uint8), and that of fakes:Shown-v0 is Box(0, 128, (84, 84), "
     for script, *options in (
         ("distributed/01_ppo.py", *resuming(trained_run), "--stop-after", 1408),
+        ("distributed/01_ppo.py", "--init", trained_run, *trusting(trained_run), "--stop-after", 128),
         ("tools/evaluate.py", trained_run, *trusting(trained_run)),
     ):
         assert message in refused(Path(script), *options)

@@ -49,7 +49,7 @@ class Guard:
         if isinstance(error, TypeError | ValueError) and re.search(OLD_MANNER, str(error)) and _is_our_call(error):
             raise UsageError(
                 f"{self._describe()} is written for gym, which came before gymnasium: {error}. Convert it with "
-                "shimmy: --env-id GymV21Environment-v0 --env-arg env_id=ID"
+                "shimmy: --env-id shimmy:GymV21Environment-v0 --env-arg env_id=ID, where gym registers ID"
             ) from error
         if isinstance(error, MISLEADING):
             raise EnvironmentFailed(f"{self._describe()}: it raised {error!r}") from error

@@ -43,7 +43,7 @@ class EnvId(NamedTuple):
 
     @classmethod
     def of(cls, env_id: str, assignments: Sequence[str] = ()) -> Self:
-        """Return the parts of an id, with more arguments, "size=9". A value that is no Python literal is text."""
+        """Parse an id, and add arguments such as "size=9". A value is a Python literal, true, false, none, or text."""
         path, _, rest = env_id.partition("(")
         module, _, name = path.rpartition(":")
         try:
@@ -58,7 +58,8 @@ class EnvId(NamedTuple):
                 raise UsageError(f"--env-arg takes NAME=VALUE, not {argument + equals + text!r}")
             arguments[argument] = text
             with suppress(SyntaxError, ValueError):
-                arguments[argument] = ast.literal_eval(text)
+                is_word = text in ("true", "false", "none")  # as in --set
+                arguments[argument] = ast.literal_eval(text.title() if is_word else text)
         return cls(module, name, arguments)
 
     def __str__(self) -> str:

@@ -108,9 +108,9 @@ def setup_ignite(
         folder = RunFolder(path, is_new=options.resume is None)
         undo.push(lambda kind, error, trace: folder.leave(isinstance(error, Exception) and not source.steps_done))
         undo.callback(lambda: close_all(opened))
-        if options.resume:
-            require_spaces(path, params.env_name)
-        else:
+        if trained := options.resume or options.init:
+            require_spaces(trained, params.env_name)
+        if not options.resume:
             write_json(path / "params.json", describe(run_name, params, options, net))
         log.info("Run folder: %s", folder.path)
         episodes = Episodes(source, params.stop_reward, params.milestone, began)

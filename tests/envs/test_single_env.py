@@ -75,7 +75,7 @@ OLD: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("unchecked", [False, True])
 def test_an_environment_in_the_manner_of_gym_is_refused_with_what_converts_it(register, old, unchecked):
     register("Old-v0", type("Old", (fakes.Counting,), OLD[old]), disable_env_checker=unchecked)
-    with pytest.raises(UsageError, match=r"^Old-v0 \(.* is written for gym.*--env-id GymV21Environment-v0"):
+    with pytest.raises(UsageError, match=r"^Old-v0 \(.* is written for gym.*--env-id shimmy:GymV21Environment-v0"):
         make_env("Old-v0").step(0)
 
 

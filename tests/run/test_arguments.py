@@ -107,11 +107,11 @@ def test_another_environment_has_the_goal_that_it_is_registered_with_unless_anot
 
 
 def test_arguments_of_the_constructor_are_part_of_the_id_and_recorded():
-    arguments = [word for each in ("zoom=12", "wind=8x8", "rest=[0, ':']") for word in ("--env-arg", each)]
+    arguments = [word for each in ("zoom=12", "wind=8x8", "rest=[0, ':']", "dry=false") for word in ("--env-arg", each)]
     params, _ = resolve("--env-id", "fakes:Catch-v0", *arguments)
-    assert params.env_name == "fakes:Catch-v0(zoom=12, wind='8x8', rest=[0, ':'])"
+    assert params.env_name == "fakes:Catch-v0(zoom=12, wind='8x8', rest=[0, ':'], dry=False)"
     assert resolve("--env-id", params.env_name, "--env-arg", "zoom=13")[0].env_name.startswith("fakes:Catch-v0(zoom=13")
-    assert params.run_name == "fakes-Catch-v0-zoom-12-wind-8x8-rest-0"
+    assert params.run_name == "fakes-Catch-v0-zoom-12-wind-8x8-rest-0-dry-False"
 
 
 def test_a_config_sets_hyperparameters_and_options_and_the_command_line_wins(config):
