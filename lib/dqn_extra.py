@@ -63,6 +63,14 @@ class PrioReplayBuffer(PrioritizedReplayBuffer):
         return [self._it_sum.find_prefixsum_idx(random.random() * total) for _ in range(batch_size)]
 
 
+class NoisyLinear(noisy.NoisyLinear):
+    """The book's noisy layer: factorised noise, or in the second edition, with `sigma_init`, independent noise."""
+
+    def __init__(self, in_features: int, out_features: int, sigma_init: float | None = None):
+        noise, sigma = (noisy.FACTORISED, STD_INIT) if sigma_init is None else (noisy.INDEPENDENT, sigma_init)
+        super().__init__(in_features, out_features, noise, sigma)
+
+
 class NoisyDQN(DQN):
     """The book's noisy network, with factorised noise; see DQN for the arguments."""
 
@@ -78,9 +86,11 @@ class NoisyDQN(DQN):
         return [layer.signal_to_noise() for layer in self._noisy_layers]
 
 
-# The book's other names of these networks. RainbowDQN has noisy layers in both streams, as in Hessel et al. (2018).
+# The book's other names of these networks and layers. RainbowDQN has noisy layers in both streams, as in Hessel et al.
+# (2018); the second edition's factorised layer has an initial sigma of 0.4.
 DuelingDQN = partial(DQN, dueling=True)
 RainbowDQN = partial(NoisyDQN, dueling=True)
+NoisyFactorizedLinear = partial(noisy.NoisyLinear, noise=noisy.FACTORISED, sigma=0.4)
 
 
 class DistributionalDQN(DQN):
