@@ -6,16 +6,19 @@ import ale_py
 import cv2
 import gymnasium as gym
 import numpy as np
+from ale_py.vector_env import AtariVectorEnv
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import (
     AtariPreprocessing,
-    ClipReward,
     OrderEnforcing,
     PassiveEnvChecker,
     RecordEpisodeStatistics,
+    TransformReward,
 )
 
 from lib.envs.checked_env import Info, wrappers
+from lib.errors import UsageError
 
 FRAME_SKIP = 4  # emulator frames per agent step
 NOOP_MAX = 30  # maximum number of no-op actions at the start of an episode
@@ -25,24 +28,37 @@ ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
 gym.register_envs(ale_py)
 
 
-def preprocess(env: gym.Env) -> gym.Env:
-    """Wrap an Atari game with frame skip 1 in gymnasium's preprocessing; observations are (84, 84) uint8."""
-    env = AtariPreprocessing(env, noop_max=NOOP_MAX, frame_skip=FRAME_SKIP, screen_size=SCREEN)
-    return ClipReward(RecordEpisodeStatistics(env), -1.0, 1.0)
+def preprocess(env: gym.Env, tweaked: bool = False) -> gym.Env:
+    """Wrap an Atari game with frame skip 1 in gymnasium's preprocessing, or in DirectAtari if it is tweaked.
+
+    Observations are (84, 84) uint8. Rewards are clipped to [-1, 1] after they are added to the episode's return.
+
+    Raises:
+        UsageError: if the game has wrappers for observations, which would have no effect.
+    """
+    for each in wrappers(env):
+        if isinstance(each, gym.ObservationWrapper) or each.observation_space != each.env.observation_space:
+            raise UsageError(
+                f"{env} is registered with wrappers that have no effect here. States are made from the emulator's "
+                "screen; register it without them"
+            )
+    if tweaked and has_only_checking_wrappers(env):
+        env = DirectAtari(env)
+    else:
+        env = AtariPreprocessing(env, noop_max=NOOP_MAX, frame_skip=FRAME_SKIP, screen_size=SCREEN)
+    # ClipReward takes ten times as long.
+    return TransformReward(RecordEpisodeStatistics(env), lambda reward: max(-1.0, min(1.0, float(reward))))
 
 
 class DirectAtari(gym.Wrapper):
-    """Faster version of `preprocess`: one wrapper that calls the emulator directly.
+    """Faster version of AtariPreprocessing, which calls the emulator directly.
 
     AtariEnv fetches a colour screen after every frame, but only grey screens are used. This wrapper bypasses it and
-    gymnasium's checking wrappers. Observations, rewards and episode ends are those of `preprocess`. The infos contain
-    only the episode statistics: the return before rewards are clipped, and the length.
+    gymnasium's checking wrappers. Observations, rewards and episode ends are those of AtariPreprocessing; the infos are
+    empty.
 
     Args:
         env: AtariEnv with frame skip 1, wrapped or not.
-
-    Attributes:
-        episode_returns, episode_lengths: unclipped return, and agent steps, of the episode so far.
     """
 
     def __init__(self, env: gym.Env):
@@ -60,8 +76,6 @@ class DirectAtari(gym.Wrapper):
                 self.env.reset(seed=seed, options=options)
         self._emulator.ale.getScreenGrayscale(self._screen)
         self._previous_screen.fill(0)
-        self.episode_returns = 0.0
-        self.episode_lengths = 0
         return self._observation(), {}
 
     def step(self, action: object) -> tuple[np.ndarray, float, bool, bool, Info]:
@@ -77,12 +91,7 @@ class DirectAtari(gym.Wrapper):
                 ale.getScreenGrayscale(self._previous_screen)
             elif frame == FRAME_SKIP - 1:
                 ale.getScreenGrayscale(self._screen)
-        self.episode_returns += reward
-        self.episode_lengths += 1
-        info = {}
-        if terminated or truncated:
-            info["episode"] = {"r": self.episode_returns, "l": self.episode_lengths}
-        return self._observation(), max(-1.0, min(1.0, reward)), terminated, truncated, info
+        return self._observation(), reward, terminated, truncated, {}
 
     def _observation(self) -> np.ndarray:
         # The maximum of the last two frames of a step, because some games draw their objects on every second frame.
@@ -111,12 +120,12 @@ def reset_with_no_ops(env: gym.Env, no_ops: int) -> object:
     return env.reset()[0]
 
 
-def statistics_wrapper(env: gym.Env) -> RecordEpisodeStatistics | DirectAtari | None:
+def statistics_wrapper(env: gym.Env) -> RecordEpisodeStatistics | None:
     """Return the wrapper that counts the returns of a game before rewards are clipped, or None.
 
     If there are several, an Atari game's innermost one sees the rewards unclipped. Elsewhere it is the outermost one.
     """
-    found = [each for each in wrappers(env) if isinstance(each, RecordEpisodeStatistics | DirectAtari)]
+    found = [each for each in wrappers(env) if isinstance(each, RecordEpisodeStatistics)]
     return found[-1 if is_atari(env) else 0] if found else None
 
 
@@ -125,9 +134,9 @@ def is_atari(env: gym.Env) -> bool:
     return isinstance(env.unwrapped, ale_py.AtariEnv)
 
 
-def frame_skip(env: gym.Env) -> int:
-    """Return the emulator frames per agent step; 1 if the environment is not an Atari game."""
-    return FRAME_SKIP if is_atari(env) else 1
+def frame_skip(env: gym.Env | VectorEnv) -> int:
+    """Return the emulator frames per agent step; 1 if the environment, or each of several, is not an Atari game."""
+    return FRAME_SKIP if isinstance(env.unwrapped, ale_py.AtariEnv | AtariVectorEnv) else 1
 
 
 def has_only_checking_wrappers(env: gym.Env) -> bool:

@@ -91,9 +91,9 @@ def prepare(space: spaces.Space[object], env_id: str, channel_axis: object = Non
     become real numbers; each is divided by the largest absolute value that its space allows. Axes of length 1 are
     removed.
 
-    A Box whose height and width are at least 36 is an image if its numbers go up to 255, if it has three channels with
-    bounds, or if it has 84 x 84 cells with bounds. A larger grid of other numbers is flattened, because an image's
-    resizing would lose them.
+    A Box whose height and width are at least 36 is an image if its numbers go up to 255, or if it has bounds, and
+    three or four channels or 84 x 84 cells. A larger grid of other numbers is flattened, because an image's resizing
+    would lose them.
 
     Args:
         space: any observation space.
@@ -195,8 +195,8 @@ def _fill(conversion: Conversion, name: str, channel_axis: object) -> None:
         _log_once(
             logging.WARNING,
             f"{name}: the observations, {original}, are flattened into vectors. They are used as images if their "
-            f"bounds are 0 and 255 or if they have three channels or {SCREEN} x {SCREEN} cells, and as boards if a "
-            "side is below 36.",
+            f"bounds are 0 and 255 or if they have three or four channels or {SCREEN} x {SCREEN} cells, and as boards "
+            "if a side is below 36.",
         )
         conversion.add("flattened", np.ravel)
         _to_real(conversion, original, name)
@@ -217,7 +217,7 @@ def _board_of(space: spaces.Space[object]) -> spaces.Box | None:
 def _is_image(space: spaces.Box, channels: int, height: int, width: int) -> bool:
     """Return whether a Box of the size of an image holds colours or shades, not the cells of a grid."""
     low, high = float(space.low.min()), float(space.high.max())
-    is_usual = high == 255 or channels == 3 or height == width == SCREEN
+    is_usual = high == 255 or channels in (3, 4) or height == width == SCREEN
     return low < high and max(-low, high) < UNBOUNDED and is_usual
 
 

@@ -20,8 +20,8 @@ from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import RecordEpisodeStatistics
 
-from lib.envs.atari import FRAME_SKIP, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
-from lib.envs.checked_env import ActionSpace, CheckedEnv, Guard, wrappers
+from lib.envs.atari import FRAME_SKIP, is_atari, preprocess
+from lib.envs.checked_env import ActionSpace, CheckedEnv, Guard
 from lib.envs.frames import FrameStack
 from lib.envs.states import States
 from lib.errors import UsageError
@@ -112,7 +112,7 @@ def wrapped(
         UsageError: see make_env.
     """
     if is_atari(env):
-        return cast(DiscreteEnv, _wrapped_game(env, env_id, tweaked))
+        return cast(DiscreteEnv, FrameStack(preprocess(env, tweaked)))
     checked = CheckedEnv(env, env_id)
     if not isinstance(checked.action_space, PPO_ACTIONS if any_actions else spaces.Discrete):
         raise UsageError(
@@ -123,24 +123,12 @@ def wrapped(
     return cast(DiscreteEnv, FrameStack(env) if len(env.observation_space.shape or ()) == 2 else env)
 
 
-def _wrapped_game(env: gym.Env, env_id: str, tweaked: bool) -> gym.Env:
-    if any(
-        isinstance(each, gym.ObservationWrapper) or each.observation_space != each.env.observation_space
-        for each in wrappers(env)
-    ):
-        raise UsageError(
-            f"{env_id} is registered with wrappers that have no effect here: {env}. States are made from the "
-            "emulator's screen; register it without them"
-        )
-    return FrameStack(DirectAtari(env) if tweaked and has_only_checking_wrappers(env) else preprocess(env))
-
-
 def conversions(env: gym.Env) -> list[str]:
     """Return how an environment's observations become states, for people."""
     if is_atari(env):
         return ["Atari's preprocessing of lib/envs/atari.py; the last 4 frames"]
-    stacked = ["the last four frames; at first, copies of the first one"] * isinstance(env, FrameStack)
-    return [*env.get_wrapper_attr("conversions"), *stacked]
+    notes: list[str] = env.get_wrapper_attr("conversions")
+    return [*notes, "the last four frames; at first, copies of the first one"] if isinstance(env, FrameStack) else notes
 
 
 def _made_again(env_id: str, render_mode: str | None) -> CheckedEnv:

@@ -48,9 +48,8 @@ class States(gym.Wrapper):
         self._strips: dict[int, FrameStrip] = {}
         parts = [part.space for part in self._parts]
         if len(parts) == 1:
-            [space] = parts
-            [part] = self._parts
-            self.conversions = [f"from {part.name}"] * bool(part.name) + part.notes
+            space, only = parts[0], self._parts[0]
+            self.conversions = [f"from {only.name}", *only.notes] if only.name else only.notes
         else:
             self._strips = {index: FrameStrip(STACK) for index, part in enumerate(parts) if len(part.shape) == 2}
             parts = [stack_of(part, STACK) if index in self._strips else part for index, part in enumerate(parts)]

@@ -95,16 +95,6 @@ def make_vector_env(
     return cast(DiscreteVectorEnv, SyncVectorEnv(made, autoreset_mode=AutoresetMode.SAME_STEP))
 
 
-def vector_frame_skip(envs: VectorEnv) -> int:
-    """Return the emulator frames per agent step; 1 if the environments are not Atari games."""
-    return FRAME_SKIP if is_native(envs) else 1
-
-
-def is_native(envs: VectorEnv) -> bool:
-    """Return whether the environments are Atari games that ale_py steps in native threads."""
-    return isinstance(envs.unwrapped, AtariVectorEnv)
-
-
 def set_each(envs: VectorEnv, name: str, values: Sequence[object]) -> None:
     """Set an attribute of each environment's Pausable. Native environments have none."""
     if isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):

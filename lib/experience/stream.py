@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
 
 from lib.envs import vector_env
+from lib.envs.atari import frame_skip
 from lib.envs.checked_env import Info
 from lib.envs.frames import stacks_frames
 from lib.errors import Fault
@@ -93,11 +95,12 @@ class Stream(ExperienceSource):
         self.seed = seed
         self.env_range = env_range or EnvRange(0, envs.num_envs, envs.num_envs)
         self.states: np.ndarray = np.zeros(0)
-        self.frame_skip = vector_env.vector_frame_skip(envs)
-        self._native = vector_env.is_native(envs)
+        self.frame_skip = frame_skip(envs)
         self.interrupted_states: np.ndarray | None = None
         self._snapshot = Snapshot(self._reset_seeds, self.env_range.num_envs, envs.single_action_space)
-        self._no_ops: np.ndarray | None = None  # (num_envs,) frames before the first action of native games' episodes
+        is_native = isinstance(envs.unwrapped, AtariVectorEnv)
+        # (num_envs,) frames before the first action of native games' episodes
+        self._no_ops = np.zeros(envs.num_envs, np.int64) if is_native else None
 
     @property
     def last_resets(self) -> np.ndarray | None:
@@ -169,9 +172,8 @@ class Stream(ExperienceSource):
 
     def _record_no_ops(self, infos: Info, started: np.ndarray) -> None:
         """Record the emulator frames that native games have played before the first state of a new episode."""
-        if self._native:
-            frames = infos["episode_frame_number"]
-            self._no_ops = frames.copy() if self._no_ops is None else np.where(started, frames, self._no_ops)
+        if self._no_ops is not None:
+            self._no_ops = np.where(started, infos["episode_frame_number"], self._no_ops)
 
     def _episode(self, env: int, infos: Info, last_state: np.ndarray) -> Episode:
         total, length = self._return_and_length(env, infos)

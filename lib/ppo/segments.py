@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from lib.actors.fleet import Fleet
-from lib.envs.vector_env import vector_frame_skip
+from lib.envs.atari import frame_skip
 from lib.errors import UsageError, counted
 from lib.experience.interface import ExperienceSource, State, Stateful, Stopped
 from lib.ppo.actor import ActorSettings, PPOActor, Segment
@@ -62,7 +62,7 @@ class Segments(ExperienceSource):
         self.acting = acting
         self.learner = learner
         self.asynchronous = asynchronous
-        self.frame_skip = vector_frame_skip(acting.env)
+        self.frame_skip = frame_skip(acting.env)
         self.fleet: Fleet[Segment] = Fleet(
             acting.engine,
             list(map(self._name_of, range(acting.actors))),

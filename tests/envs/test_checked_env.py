@@ -71,13 +71,6 @@ def test_a_reward_that_is_not_finite_is_reported():
         checked((GOOD, float("nan"))).step(0)
 
 
-def test_samples_of_a_space_are_accepted():
-    space = spaces.Tuple([DICT, spaces.MultiBinary([2, 3]), spaces.MultiDiscrete([2, 3]), spaces.Text(4)])
-    samples = [space.sample() for _ in range(20)]
-    env = checked(*((sample, 0.0) for sample in samples), space=space)
-    assert all(env.step(0)[0] in space for _ in samples)
-
-
 def test_observations_and_rewards_are_converted_and_copied():
     shared = GOOD.copy()
     env = checked((shared, np.float32(0.5)), (np.zeros(3, np.int64), True), ([0, 0, 0], np.ones(1)))

@@ -47,7 +47,7 @@ def without_box2d():
         ("Pendulum-v1", r"Box\(-2.0, 2.0, .*or for PPO, such as distributed/02_ppo_fast.py, MultiDiscrete"),
         ("fakes:Heat-v0", "of 4 dimensions"),
         ("Arms-v0", "it has to be Discrete, or for PPO"),
-        ("Own-v0", r"wrappers that have no effect here: .*Observation<.*emulator's screen"),
+        ("Own-v0", r"Observation<.*<Own-v0>.* wrappers that have no effect here\. .*emulator's screen"),
     ],
 )
 def test_environments_that_no_script_can_use_are_refused(env_id, message, register):
