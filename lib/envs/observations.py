@@ -74,8 +74,7 @@ class Conversion:
     def add(self, note: str, function: Callable[[Any], Any], space: spaces.Space[object] | None = None) -> None:
         """Add a function. Its space is given, or that of the function's values for the bounds of the space so far."""
         if space is None:
-            with np.errstate(over="ignore"):  # bounds that float32 cannot hold become infinite
-                low, high = function(self.space.low), function(self.space.high)
+            low, high = function(self.space.low), function(self.space.high)
             space = spaces.Box(low, high, dtype=low.dtype.type)
         self.space = space
         self.notes.append(note)
@@ -91,9 +90,9 @@ def prepare(space: spaces.Space[object], env_id: str, channel_axis: object = Non
     become real numbers; each is divided by the largest absolute value that its space allows. Axes of length 1 are
     removed.
 
-    A Box whose height and width are at least 36 is an image if its numbers go up to 255, or if it has bounds, and
-    three or four channels or 84 x 84 cells. A larger grid of other numbers is flattened, because an image's resizing
-    would lose them.
+    A Box with bounds is a board if a side is below 36. Otherwise it is an image if its numbers go up to 255, or if it
+    has three or four channels or 84 x 84 cells. All other grids are flattened: resizing would destroy their numbers,
+    and without bounds, these may need the precision and the normalisation of a vector.
 
     Args:
         space: any observation space.
@@ -184,19 +183,21 @@ def _fill(conversion: Conversion, name: str, channel_axis: object) -> None:
         _to_real(conversion, original, name)
         return
     axis, channels, height, width = _layout(shape, channel_axis)
-    if min(height, width) < MIN_IMAGE_SIDE:
+    low, high = float(conversion.space.low.min()), float(conversion.space.high.max())
+    has_bounds = max(-low, high) < UNBOUNDED
+    if has_bounds and min(height, width) < MIN_IMAGE_SIDE:
         _to_real(conversion, original, name)
         note = "one channel" if axis is None else f"axis {axis}, the channels, in front"
         conversion.add(note, lambda board: np.ascontiguousarray(_channels_first(board, axis)))
-    elif _is_image(conversion.space, channels, height, width):
+    elif has_bounds and low < high and (high == 255 or channels in (3, 4) or height == width == SCREEN):
         _log_once(logging.INFO, f"{name}: the observations, {original}, are used as images of {SCREEN} x {SCREEN}.")
         _to_image(conversion, axis)
     else:
         _log_once(
             logging.WARNING,
-            f"{name}: the observations, {original}, are flattened into vectors. They are used as images if their "
-            f"bounds are 0 and 255 or if they have three or four channels or {SCREEN} x {SCREEN} cells, and as boards "
-            "if a side is below 36.",
+            f"{name}: the observations, {original}, are flattened into vectors. With bounds, they are used as boards "
+            "if a side is below 36, otherwise as images if the bounds are 0 and 255 or if they have three or four "
+            f"channels or {SCREEN} x {SCREEN} cells.",
         )
         conversion.add("flattened", np.ravel)
         _to_real(conversion, original, name)
@@ -212,13 +213,6 @@ def _board_of(space: spaces.Space[object]) -> spaces.Box | None:
     else:
         return None
     return box if _is_picture(box) and min(_layout(_without_ones(box))[2:]) < MIN_IMAGE_SIDE else None
-
-
-def _is_image(space: spaces.Box, channels: int, height: int, width: int) -> bool:
-    """Return whether a Box of the size of an image holds colours or shades, not the cells of a grid."""
-    low, high = float(space.low.min()), float(space.high.max())
-    is_usual = high == 255 or channels in (3, 4) or height == width == SCREEN
-    return low < high and max(-low, high) < UNBOUNDED and is_usual
 
 
 def _channels_first(observation: np.ndarray, axis: int | None) -> np.ndarray:
