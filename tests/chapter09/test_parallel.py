@@ -36,3 +36,8 @@ def test_the_replay_ratio_is_held(tmp_path):
     [(_, ratio)] = scalars["train/replay_ratio"]
     assert ratio == pytest.approx(4)
     assert scalars["train/policy_lag"][0][1] <= 24
+
+
+def test_the_replay_ratio_has_to_divide_the_batch(refused):
+    message = refused(PARALLEL, "--replay-ratio", 5)
+    assert "--replay-ratio 5 does not divide the batch of 128; give one of 1, 2, 4, 8, 16, 32, 64, 128" in message
