@@ -39,7 +39,6 @@ class Record:
         restart: state from which it starts: that of a checkpoint, the last segment's `restart`, or None.
         asked: methods of its Worker whose answers it owes, oldest first.
         node: machine on which it runs; None until it has started.
-        version: version of the weights that it has.
         waited: seconds for which it owes an answer.
         last_seconds: time that its last segment took.
         failures: number of losses since its last segment.
@@ -49,7 +48,6 @@ class Record:
     restart: State | None = None
     asked: deque[str] = dataclasses.field(default_factory=lambda: deque(["hello", "start"]))
     node: str | None = None
-    version: int | None = None
     waited: float = 0.0
     last_seconds: float = 0.0
     failures: int = 0
@@ -167,11 +165,9 @@ class Fleet(Generic[Segment]):
 
     def order(self, index: int, weights: Weights) -> None:
         """Order a segment from a ready actor, to be played with these weights. Its orders are played in turn."""
-        record = self.records[index]
         if self._weights is None or self._version != weights.version:
             self._version, self._weights = weights.version, self._engine.share(weights.packed())
-        self._ask(index, "play", None if record.version == weights.version else self._weights)
-        record.version = weights.version
+        self._ask(index, "play", self._weights)
 
     def take(self, most: int | None = None) -> list[tuple[int, Segment]]:
         """Wait until something changes: a segment comes, an actor becomes ready or is lost, or a second has passed.
@@ -238,7 +234,7 @@ class Fleet(Generic[Segment]):
         except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
             raise UsageError(f"{self._names[index]} cannot be sent to another process: {error}") from error
         record.asked.clear()
-        record.version, record.node, record.waited = None, None, 0.0
+        record.node, record.waited = None, 0.0
         self._engine.start(index)
         self._ask(index, "hello")  # on a cluster, it waits until there is room
         self._ask(index, "start", make)

@@ -119,10 +119,9 @@ class Worker:
         """Make the actor by a function that cloudpickle has pickled. Reading it may raise an error."""
         self._actor = cloudpickle.loads(make)()
 
-    def play(self, weights: bytes | None) -> object:
-        """Return the next segment. `weights` are new weights (packed), or None to go on with those that it has."""
-        if weights is not None:
-            self._actor.set_model(Weights.unpack(weights))
+    def play(self, weights: bytes) -> object:
+        """Return the next segment, played with these packed weights."""
+        self._actor.set_model(Weights.unpack(weights))
         return self._actor.get_trajectory_segment()
 
     def state(self) -> object:

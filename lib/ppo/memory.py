@@ -91,12 +91,9 @@ class MemoryAgent(Agent):
         self.memory = model.first_memory(num_envs)
         self.starts = torch.ones(num_envs, dtype=torch.bool, device=self.device)
 
-    @torch.no_grad()
-    def __call__(self, states: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        on_device = to_device(states, self.device)
-        parameters, values, self.memory = self.model.remember(on_device, self.memory, self.starts[None])
-        actions, log_probs = self.model.distribution.sample(parameters, to_device(noise, self.device))
-        return actions.cpu(), log_probs, values
+    def outputs(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        parameters, values, self.memory = self.model.remember(states, self.memory, self.starts[None])
+        return parameters, values
 
     @torch.no_grad()
     def values(self, states: torch.Tensor, truncated: torch.Tensor | None = None) -> torch.Tensor:

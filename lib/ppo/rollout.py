@@ -82,9 +82,14 @@ class Agent:
             Sampled actions, (N, ...), on the CPU; their log-probabilities, (N,) float32, and the states' values, (N,)
             float32, both on the model's device.
         """
-        parameters, values = self.model(to_device(states, self.device))
+        parameters, values = self.outputs(to_device(states, self.device))
         actions, log_probs = self.model.distribution.sample(parameters, to_device(noise, self.device))
         return actions.cpu(), log_probs, values
+
+    def outputs(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the model's parameters and values for states on its device."""
+        outputs: tuple[torch.Tensor, torch.Tensor] = self.model(states)
+        return outputs
 
     @torch.no_grad()
     def values(self, states: torch.Tensor, truncated: torch.Tensor | None = None) -> torch.Tensor:
@@ -97,9 +102,7 @@ class Agent:
         Returns:
             (n,) float32, on the CPU.
         """
-        values: torch.Tensor
-        _, values = self.model(to_device(states, self.device))
-        return values.cpu()
+        return self.outputs(to_device(states, self.device))[1].cpu()
 
 
 class Sampler(Stream):

@@ -187,7 +187,7 @@ def test_an_actor_that_dies_is_lost_although_a_process_that_it_forked_lives():
         until(fleet, lambda: fleet.lost == 1)
         assert helper.status() == psutil.STATUS_SLEEPING  # it still holds the pipe
         helper.kill()
-        assert gather(fleet)[0].life == 1  # the new actor gets the weights again
+        assert gather(fleet)[0].life == 1
 
 
 def test_losses_in_a_row_without_a_segment_end_the_run():
