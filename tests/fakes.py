@@ -198,24 +198,6 @@ class Chain(Toy):
         return np.eye(self.length, dtype=np.float32)[self.s]
 
 
-class Bandit(Toy):
-    """One of three bandits, drawn at random for each episode of one step. One of its three actions earns 1."""
-
-    WINS = (2, 0, 1)
-
-    def __init__(self):
-        super().__init__(3, actions=3)
-
-    def begin(self):
-        self.which = int(self.np_random.integers(3))
-
-    def play(self, action):
-        return action == self.WINS[self.which], True, False
-
-    def observe(self):
-        return np.eye(3, dtype=np.float32)[self.which]
-
-
 class Catch(Toy):
     """A ball falls through a grid, and a paddle at the bottom earns 1 if it catches the ball and -1 otherwise.
 

@@ -58,7 +58,6 @@ def test_a_composite_state_has_the_states_of_its_parts(played, caplog):
 
 @pytest.mark.parametrize("make", [Model, DQN], ids=["Model", "DQN"])
 def test_every_part_changes_what_a_network_computes(make, played):
-    torch.manual_seed(0)
     space, states, _ = played
     net = make(space, 5)
     ends = np.cumsum([math.prod(part.shape) for part in space.parts])
@@ -72,7 +71,6 @@ def test_every_part_changes_what_a_network_computes(make, played):
 
 
 def test_parts_are_encoded_as_they_are_alone(played):
-    torch.manual_seed(0)
     space, states, parts = played
     model = FastModel(space, 5)
     model.normalise_by(torch.from_numpy(states))

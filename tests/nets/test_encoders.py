@@ -7,7 +7,6 @@ from lib.nets.encoders import BoardEncoder, VectorEncoder, make_encoder
 
 
 def test_vectors_are_normalised_by_the_mean_and_spread_of_all_states_so_far():
-    torch.manual_seed(0)
     states = torch.randn(300, 4, dtype=torch.float64) * torch.tensor([1e-3, 1.0, 1e4, 0.0]) + 5.0
     encoder = VectorEncoder((4,))
     for batch in states.split([1, 99, 200]):
@@ -23,7 +22,6 @@ def test_vectors_are_normalised_by_the_mean_and_spread_of_all_states_so_far():
 
 def test_a_second_of_a_unix_time_can_be_seen():
     """float32 holds such a time in steps of 128 seconds."""
-    torch.manual_seed(0)
     times = 1.7e9 + torch.arange(60, dtype=torch.float64)[:, None]
     encoder = VectorEncoder((1,))
     with torch.no_grad():
@@ -53,7 +51,6 @@ def test_a_cell_sees_its_neighbours_its_row_and_its_column():
 
 @pytest.mark.parametrize("shape", [(4, 40, 36), (3, 9, 7)], ids=["image", "board"])
 def test_states_may_have_their_channels_last_in_memory(shape):
-    torch.manual_seed(0)
     states = (255 * torch.rand(7, *shape)).byte()
     strided = states.movedim(1, -1).contiguous().movedim(-1, 1)  # as in a ring's batches
     encoder, other = make_encoder(shape), make_encoder(shape)

@@ -31,7 +31,6 @@ def test_bfloat16_is_used_if_the_processor_is_faster_with_it_and_otherwise_a_war
 
 
 def test_a_compiled_network_gives_the_same_values():
-    torch.manual_seed(0)
     net = dqn_model.DQN((2, 36, 36), np.int64(6), normalise=True, dueling=True, support=(-2.0, 2.0, 5))  # Discrete.n
     states = torch.randint(0, 256, (5, 2, 36, 36), dtype=torch.uint8)
     net.normalise_by(states)

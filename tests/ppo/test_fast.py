@@ -18,7 +18,6 @@ def small_model():
 
 
 def test_actions_of_a_board_are_numbered_by_plane_row_and_column():
-    torch.manual_seed(0)
     policy = CellPolicy(features=8, filters=4, planes=2)
     board, cells = torch.randn(1, 8), torch.zeros(1, 4, 3, 5)
     before = policy(board, cells)
@@ -67,7 +66,6 @@ def random_transitions():
 @pytest.mark.parametrize(("rate", "factor"), [(30.0, 1 / 1.5), (1e-6, 1.0)])
 def test_the_divergence_of_a_single_minibatch_is_measured_after_its_step(rate, factor):
     """Before the step, it would always be 0."""
-    torch.manual_seed(0)
     model = small_model()
     sgd = torch.optim.SGD(model.parameters(), lr=rate)
     trainer = trainer_of(model, sgd, epochs=1, minibatch=4, kl_target=0.01, gradient_norm=1.0, learning_rate_max=1e9)
@@ -76,7 +74,6 @@ def test_the_divergence_of_a_single_minibatch_is_measured_after_its_step(rate, f
 
 
 def test_steps_of_another_policy_get_present_values_and_truncated_ratios():
-    torch.manual_seed(0)
     trainer, rollout = trainer_of(FastModel(spaces.Box(-1.0, 1.0, (5,)), 4), minibatch=16), random_rollout(8, 4)
     played = copy.deepcopy(rollout)
     present, ratios = trainer.reevaluated(rollout)

@@ -52,7 +52,6 @@ def test_updates_agree_with_the_slow_twin(kind, changes):
 
 def train(make, n, steps, updates, rate=3e-3, kind=Model, **changes):
     """Train on n environments; return the episodes' returns and the model."""
-    torch.manual_seed(0)
     envs = vectorised(make, n)
     model = kind(envs.single_observation_space, int(envs.single_action_space.n))
     sampler = Sampler(envs, Agent(model), steps, seed=1)
