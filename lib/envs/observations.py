@@ -238,7 +238,11 @@ def _to_image(conversion: Conversion, axis: int | None) -> None:
             lambda image: np.sum(np.moveaxis(image, axis, 2) * LUMINANCE, axis=-1).astype(np.uint8),
             bytes_of(space.shape[:axis] + space.shape[axis + 1 :]),
         )
-    resize = functools.partial(cv2.resize, dsize=(SCREEN, SCREEN), interpolation=cv2.INTER_AREA)
+
+    def resize(image: np.ndarray) -> np.ndarray:  # no partial: pickle would look for cv2.resize in all modules
+        resized: np.ndarray = cv2.resize(image, (SCREEN, SCREEN), interpolation=cv2.INTER_AREA)
+        return resized
+
     note = f"resized to {SCREEN} x {SCREEN} by area"
     if len(conversion.space.shape) == 2:
         conversion.add(note, resize)

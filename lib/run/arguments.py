@@ -132,7 +132,7 @@ def resolve(parser: Parser, argv: Sequence[str] | None, script: str) -> tuple[Ru
         fields = before | config_fields | {"env_name": before["env_name"]}
         # The nodes of a cluster run code here, so the user has to give its address again.
         defaults |= {name: value for name, value in recorded["knobs"].items() if name in knobs and name != "address"}
-    before = before | defaults
+    before = defaults | before
 
     # As text, a number of the file is checked like one on the command line.
     texts = {name: str(value) for name, value in config_knobs.items() if type(value) in (int, float)}
@@ -141,7 +141,7 @@ def resolve(parser: Parser, argv: Sequence[str] | None, script: str) -> tuple[Ru
     # An option that may be repeated adds to its default.
     knobs |= {name: list(dict.fromkeys(value)) for name, value in knobs.items() if isinstance(value, list)}
     params = _params(parser.kind, fields, assignments)
-    after = dataclasses.asdict(params) | affecting_results(knobs)
+    after = affecting_results(knobs) | dataclasses.asdict(params)
     if run is not None:
         given = {name: options[name] for name in RECORDED if name in options}
         options |= {name: recorded[name] for name in RECORDED}
