@@ -9,6 +9,7 @@ those from which an agent learns; returns are sums of unclipped rewards. If the 
 legal, only those are played. The return has its standard error.
 """
 
+import logging
 import sys
 import time
 from collections import Counter
@@ -42,6 +43,7 @@ def main() -> None:
     plain = make_plain_env(env_id)
     print(f"observations  {plain.observation_space}")
     plain.close()  # some games allow only one at a time
+    logging.getLogger("lib.envs.observations").setLevel(logging.WARNING)  # the conversions are printed here
     env = make_env(env_id, any_actions=True)
     space = env.observation_space
     print(f"states        {observation_kind(space)}, {space.shape} {space.dtype}")

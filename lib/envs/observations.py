@@ -113,7 +113,7 @@ def prepare(space: spaces.Space[object], env_id: str, channel_axis: object = Non
         )
     if unusable := [_name_of(place) for place in parts if place not in usable]:
         text = f"{env_id}: observation entries are left out, because no network here can use them: "
-        _log_once(logging.WARNING, f"{text}{', '.join(unusable)}.")
+        log_once(logging.WARNING, f"{text}{', '.join(unusable)}.")
     groups = [{place: part} for place, part in usable.items() if _is_picture(part)]
     if others := {place: part for place, part in usable.items() if not _is_picture(part)}:
         groups.append(others)
@@ -180,27 +180,21 @@ def _fill(conversion: Conversion, name: str, channel_axis: object) -> None:
             "(frames * colours, height, width)"
         )
     if len(shape) == 1:
-        _to_real(conversion, original, name)
+        _to_real(conversion, original)
         return
     axis, channels, height, width = _layout(shape, channel_axis)
     low, high = float(conversion.space.low.min()), float(conversion.space.high.max())
     has_bounds = max(-low, high) < UNBOUNDED
     if has_bounds and min(height, width) < MIN_IMAGE_SIDE:
-        _to_real(conversion, original, name)
+        _to_real(conversion, original)
         note = "one channel" if axis is None else f"axis {axis}, the channels, in front"
         conversion.add(note, lambda board: np.ascontiguousarray(_channels_first(board, axis)))
     elif has_bounds and low < high and (high == 255 or channels in (3, 4) or height == width == SCREEN):
-        _log_once(logging.INFO, f"{name}: the observations, {original}, are used as images of {SCREEN} x {SCREEN}.")
         _to_image(conversion, axis)
     else:
-        _log_once(
-            logging.WARNING,
-            f"{name}: the observations, {original}, are flattened into vectors. With bounds, they are used as boards "
-            "if a side is below 36, otherwise as images if the bounds are 0 and 255 or if they have three or four "
-            f"channels or {SCREEN} x {SCREEN} cells.",
-        )
-        conversion.add("flattened", np.ravel)
-        _to_real(conversion, original, name)
+        reason = "an image would have numbers up to 255, three or four channels, or 84 x 84 cells"
+        conversion.add(f"flattened: {reason if has_bounds else 'an image or board would have bounds'}", np.ravel)
+        _to_real(conversion, original)
 
 
 def _board_of(space: spaces.Space[object]) -> spaces.Box | None:
@@ -253,7 +247,7 @@ def _to_image(conversion: Conversion, axis: int | None) -> None:
         )
 
 
-def _to_real(conversion: Conversion, original: spaces.Space[object], name: str) -> None:
+def _to_real(conversion: Conversion, original: spaces.Space[object]) -> None:
     """Convert to float32 or float64, and divide each integer of the original space by its largest absolute value.
 
     Vectors of float64, or of integers without bounds such as times, become float64.
@@ -263,10 +257,6 @@ def _to_real(conversion: Conversion, original: spaces.Space[object], name: str) 
     largest = np.concatenate([_largest(part) for part in parts]).reshape(shape)
     divisors = np.where((largest > 1) & (largest < UNBOUNDED), largest, 1.0).astype(np.float32)
     is_divided = bool(divisors.max() > 1)
-    if (largest > 1).any():  # integers from 0 to 1 are flags
-        divided = f", each divided by its largest value, at most {divisors.max():g}" if is_divided else ""
-        message = f"{name}: the observations contain integers, which are converted to real numbers{divided}."
-        _log_once(logging.WARNING, message)
     is_precise = (largest >= UNBOUNDED).any() or any(part.dtype == np.float64 for part in parts)
     dtype = np.dtype(np.float64 if is_precise and len(shape) == 1 else np.float32)
     if conversion.space.dtype != dtype or is_divided:
@@ -283,5 +273,5 @@ def _largest(space: spaces.Space[object]) -> np.ndarray:
 
 
 @functools.cache
-def _log_once(level: int, message: str) -> None:
+def log_once(level: int, message: str) -> None:
     log.log(level, message)

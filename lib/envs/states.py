@@ -1,5 +1,7 @@
 """States: observations as the networks take them, with the action mask."""
 
+import logging
+import textwrap
 from typing import Any
 
 import gymnasium as gym
@@ -9,7 +11,7 @@ from gymnasium import spaces
 from lib.envs.checked_env import CheckedEnv, Info, Reset, Stepped
 from lib.envs.frames import STACK, FrameStrip, stack_of
 from lib.envs.masks import MaskedBox, Masks, append_mask
-from lib.envs.observations import observation_kind, prepare
+from lib.envs.observations import log_once, observation_kind, prepare
 
 
 class CompositeBox(spaces.Box):
@@ -62,6 +64,9 @@ class States(gym.Wrapper):
             space = MaskedBox(space, self._masks.size)
             self.conversions.append("the action mask appended; see lib/envs/masks.py")
         self.observation_space = space
+        if self.conversions:
+            notes = textwrap.shorten("; ".join(self.conversions), 400)
+            log_once(logging.INFO, f"{env.env_id}: how observations become states: {notes}.")
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> Reset:
         observation, info = self.env.reset(seed=seed, options=options)

@@ -140,12 +140,9 @@ class NativeAtari(VectorWrapper):
     def __init__(self, game: Arguments, num_envs: int, threads: int = 0, noop_max: int = NOOP_MAX):
         super().__init__(
             AtariVectorEnv(
-                game["game"],
-                num_envs,
+                **{name: game[name] for name in NATIVE_ARGUMENTS},
+                num_envs=num_envs,
                 num_threads=threads,
-                max_num_frames_per_episode=game["max_num_frames_per_episode"],
-                repeat_action_probability=game["repeat_action_probability"],
-                full_action_space=game["full_action_space"],
                 autoreset_mode=AutoresetMode.SAME_STEP,
                 img_height=SCREEN,
                 img_width=SCREEN,

@@ -145,17 +145,16 @@ def test_observations_that_no_network_takes_are_refused(space, message):
 
 def test_conversions_are_logged_once(caplog):
     caplog.set_level(logging.INFO)
-    observations._log_once.cache_clear()
+    observations.log_once.cache_clear()
     for _ in range(3):
         make_env("fakes:Codes-v0")
         make_env("fakes:Vector-v0")
         make_env("fakes:Image-v0")
         states_of(box(50, 40))
     codes, image, grid = caplog.messages
-    assert codes.startswith("fakes:Codes-v0: ")
-    assert "real numbers, each divided by its largest value, at most 12" in codes
-    assert "are used as images" in image
-    assert "are flattened into vectors. With bounds, they are used as boards" in grid
+    assert codes == "fakes:Codes-v0: how observations become states: float32, divided by 12."
+    assert "resized to 84 x 84" in image
+    assert "flattened: an image would have numbers up to 255" in grid
 
 
 class Mission(spaces.Space):
@@ -168,7 +167,7 @@ class Mission(spaces.Space):
 @pytest.mark.parametrize("mission", [Mission(), spaces.Text(20)])
 def test_unusable_entries_of_a_dict_are_left_out_and_a_single_usable_entry_is_not_flattened(caplog, mission):
     board, speed = spaces.Box(0, 10, (7, 7, 3), np.uint8), spaces.Box(-1.0, 1.0, (2,), np.float64)
-    observations._log_once.cache_clear()
+    observations.log_once.cache_clear()
     assert states_of(spaces.Dict({"image": board, "mission": mission})).reset(seed=1)[0].shape == (3, 7, 7)
     assert "left out, because no network here can use them: ['mission']." in caplog.text
     space = spaces.Dict({"cards": spaces.Box(0, 10, (3,), np.uint8), "direction": spaces.Discrete(4), "speed": speed})

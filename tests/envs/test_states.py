@@ -49,7 +49,7 @@ def test_a_composite_state_has_the_states_of_its_parts(played, caplog):
     assert all(space.contains(state) for state in states)
     assert np.array_equal(states, np.concatenate([part.reshape(7, -1) for part in parts], 1))
     assert [part.shape for part in space.parts] == [part.shape[1:] for part in parts]
-    observations._log_once.cache_clear()
+    observations.log_once.cache_clear()
     notes = " ".join(conversions(make_env("Random-v0")))
     for fact in ("['screen'], image (4, 84, 84): grey", "resized to 84 x 84", "divided by 10", "one-hot"):
         assert fact in notes
