@@ -77,9 +77,7 @@ class RunFolder:
         self.checkpoints.mkdir(exist_ok=True)
 
     def add_session(self, device: torch.device, knobs: Json) -> None:
-        """Record this process and its values of the script's options, and remove unfinished files of processes before
-        it, when a run is resumed.
-        """
+        """Record the process that resumes the run, with its options, and remove unfinished files of those before it."""
         for leftover in (*self.path.rglob(".*.tmp"), *self.path.glob("videos/episode*.part.webm")):
             leftover.unlink()
         recorded, current = read_params(self.path), session(device)

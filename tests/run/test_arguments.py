@@ -216,7 +216,7 @@ def test_a_resume_rejects_a_run_of_another_script_or_version(run):
         ([], ""),
         (["--envs", 5, "--fast", "--without", "noisy", "--without", "double"], "-envs=5-without=noisy+double-fast"),
         (["--set", "learning_rate=0.0003", "--set", "huber=true", "--seed", 7], "-learning_rate=0.0003-huber-seed7"),
-        (["--config", TUNED, "--set", "gamma=0.9"], "-pong-cpu-gamma=0.9"),
+        (["--config", TUNED, "--set", "gamma=0.9", "--envs", 5], "-pong-cpu-envs=5-gamma=0.9"),
         (["--address", "10.0.0.1:6379/x", "--async-envs"], ""),
     ],
 )
