@@ -3,7 +3,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from fakes import Bandit, Counting
+from fakes import Catch, Counting
 from lib.envs import vector_env
 from lib.ppo.fast import FastModel
 from lib.ppo.model import Model
@@ -61,7 +61,7 @@ def test_images_have_their_channels_last():
 
 def test_noise_differs_between_seeds_environments_and_rollouts():
     def noise_of(seed, rollout_index):
-        sampler = Sampler(vectorised(Bandit, 2), Fixed(), steps=4, seed=seed)
+        sampler = Sampler(vectorised(Catch, 2), Fixed(), steps=4, seed=seed)
         sampler.steps_done = rollout_index * 4 * 2
         return sampler._noise()
 
