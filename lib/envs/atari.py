@@ -1,5 +1,6 @@
 """Atari games: DeepMind's preprocessing, a faster version of it, and resets with a given number of no-ops."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import ale_py
@@ -100,23 +101,14 @@ class DirectAtari(gym.Wrapper):
         return observation
 
 
-class _FixedNoOps:
-    """Replacement for the generator from which AtariPreprocessing draws the number of no-ops."""
-
-    def __init__(self, number: int):
-        self._number = number
-
-    def integers(self, low: int, high: int) -> int:
-        return self._number
-
-
 def reset_with_no_ops(env: gym.Env, no_ops: int) -> object:
     """Reset an Atari game without a seed, and start the episode with a given number of no-op actions.
 
     The number stays fixed for later resets, until one of them has a seed. The first observation of the episode is
     returned.
     """
-    env.unwrapped.np_random = _FixedNoOps(no_ops)  # type: ignore[assignment]
+    # The preprocessing draws the number from this generator.
+    env.unwrapped.np_random = SimpleNamespace(integers=lambda low, high: no_ops)  # type: ignore[assignment]
     return env.reset()[0]
 
 

@@ -228,11 +228,6 @@ def _to_saved(value: object) -> object:
     raise TypeError(f"its state_dict holds a {type(value).__name__}, not only arrays, numbers, texts, lists and dicts")
 
 
-def _from_saved(value: object) -> object:
-    """Convert what `_to_saved` returned."""
-    return value.numpy().copy() if isinstance(value, torch.Tensor) else value
-
-
 class Pausable(gym.Wrapper):
     """Environment that ignores actions while `paused` is true. A reset ends the pause.
 
@@ -263,7 +258,8 @@ class Pausable(gym.Wrapper):
             if self.restored is None:
                 self.carried = _converted(self.get_wrapper_attr(getter)(), _to_saved)
             else:
-                self.get_wrapper_attr(setter)(_converted(self.restored, _from_saved))
+                state = _converted(self.restored, lambda each: each.numpy().copy() if torch.is_tensor(each) else each)
+                self.get_wrapper_attr(setter)(state)
                 self.carried = self.restored
         except Exception as error:  # noqa: BLE001 - of an environment
             self._methods = None

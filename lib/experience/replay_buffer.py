@@ -41,15 +41,10 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         super().__init__(None, buffer_size)
         self.experience_source_iter: Iterator[ExperienceFirstLast] = iter(experience_source)
         self._round = len(experience_source.pool)
-        memory.require(buffer_size, self.forecast(experience_source.pool[0], buffer_size))
-
-    @classmethod
-    def forecast(cls, env: gym.Env, buffer_size: int) -> int:
-        """Return the memory in bytes of a full buffer of states of this environment, one frame per transition."""
-        space = env.observation_space
+        space = experience_source.pool[0].observation_space
         assert isinstance(space, gym.spaces.Box)
         frame_bytes: int = math.prod(space.shape[stacks_frames(space) :]) * space.dtype.itemsize
-        return buffer_size * (frame_bytes + cls.TRANSITION_BYTES)
+        memory.require(buffer_size, buffer_size * (frame_bytes + self.TRANSITION_BYTES))
 
     def populate(self, samples: int) -> None:
         """Add transitions from the source, rounded up to whole rounds of its environments."""
