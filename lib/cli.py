@@ -111,7 +111,7 @@ def add_engine_options(parser: Parser, optional: bool = False) -> None:
     if optional:
         add("--parallel", action="store_true", help="play in another process; see --engine")
     add("--engine", choices=("inline", "process", "ray"), default="process", help="where actors or players run")
-    silence = "restart an actor or player after this silence, or three times its last segment's duration if longer"
+    silence = "restart an actor that is silent for this time, or for three times its last segment's duration if longer"
     add("--patience", type=positive, default=60, metavar="SECONDS", help=silence)
     add(
         "--address",
@@ -142,7 +142,7 @@ def tool(doc: str | None) -> Parser:
 def runs_tool(doc: str | None) -> Parser:
     """Return the parser of a tool that takes runs, which may be names in --runs-dir; see `tool`."""
     parser = tool(doc)
-    help_text = "folder of runs that are given by name (default: runs/)"
+    help_text = "folder of the runs (default: runs/)"
     parser.add_argument("--runs-dir", metavar="DIR", type=Path, default=DEFAULT_RUNS_DIR, help=help_text)
     return parser
 

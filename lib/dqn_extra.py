@@ -1,4 +1,4 @@
-"""The book's names of chapter 8's extensions, for its readers' scripts. This project's scripts use dqn_model.DQN."""
+"""Chapter 8's extensions under the book's names, for its readers. This project's scripts use dqn_model.DQN."""
 
 import random
 from collections.abc import Iterable

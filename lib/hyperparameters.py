@@ -1,7 +1,7 @@
 """Hyperparameters: their meanings, their ranges and their values in each game.
 
-A value is checked when it is assigned, as in `params.batch_size *= 3`. What several fields have to fulfil together is
-checked by `check`, which setup_ignite calls again.
+A value is checked when it is assigned, as in `params.batch_size *= 3`. `check` validates combinations of fields;
+setup_ignite calls it again.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ LIMITS = {"low": ("at least", operator.ge), "above": ("above", operator.gt), "hi
 
 
 class Setting(NamedTuple):
-    """What is known of a field or an option: its types, its meaning, and its limits, by their names in LIMITS."""
+    """Types, meaning and limits of a field or an option. The keys of the limits are those of LIMITS."""
 
     types: tuple[object, ...]
     meaning: str
@@ -131,7 +131,7 @@ class Hyperparameters(RunParameters):
     """Hyperparameters of DQN, with the book's names."""
 
     replay_size: int = setting(
-        "capacity of the replay buffer in agent steps; each environment gets a whole part", low=1
+        "capacity of the replay buffer in agent steps, rounded up to a multiple of the environments", low=1
     )
     replay_initial: int = setting("agent steps before learning begins; they are random if epsilon_start is 1", low=1)
     target_net_sync: int = setting("agent steps between updates of the target network, after the warm-up", low=1)
@@ -140,9 +140,11 @@ class Hyperparameters(RunParameters):
     gamma: float = 0.99
     epsilon_start: float = setting("first epsilon, unless epsilon_final is higher", 1.0, low=0, high=1)
     epsilon_final: float = setting("smallest epsilon", 0.1, low=0, high=1)
-    batch_size: int = setting("transitions sampled per agent step; a minibatch has them for all its steps", 32, low=1)
+    batch_size: int = setting(
+        "transitions sampled per agent step; a minibatch has learn_every times as many", 32, low=1
+    )
     learn_every: int = setting("agent steps between two updates", 1, low=1)
-    learning_rate_final: float | None = setting("learning rate after a linear fall; none for no fall", None, above=0)
+    learning_rate_final: float | None = setting("learning rate after a linear decay; none: constant", None, above=0)
     learning_rate_steps: int = setting("agent steps in which the learning rate falls, warm-up included", 400_000, low=1)
     checkpoint_replay: bool = setting("save the replay buffer; without it, a resumed run first fills it again", True)
     huber: bool = setting("use the Huber loss instead of the squared error; distributional losses ignore it", False)
@@ -214,7 +216,7 @@ class FastPPOHyperparameters(PPOHyperparameters):
     gradient_norm: float = 1.0
     entropy_final: float = setting("final value of entropy", 0.001, low=0)
     kl_target: float | None = setting(
-        "divergence that the learning rate adapts to; none for a fixed rate", 0.01, above=0
+        "KL divergence of an epoch at which the learning rate aims; none: fixed rate", 0.01, above=0
     )
     kl_target_final: float = setting("final value of kl_target", 0.001, above=0)
     learning_rate_max: float = setting("largest value of an adaptive learning rate", 1e-3, above=0, high=1)

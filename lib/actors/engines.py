@@ -7,7 +7,7 @@ from lib.actors.worker import Worker
 
 
 class Engine(ABC):
-    """Interface of the engines. Actors are numbered from 0; their answers to messages come in order."""
+    """Interface of the engines. Actors are numbered from 0; each answers its messages in order."""
 
     @abstractmethod
     def start(self, index: int) -> None:
@@ -25,7 +25,7 @@ class Engine(ABC):
     def receive(self, timeout: float) -> list[tuple[int, object]]:
         """Wait up to `timeout` seconds for answers. Return (index, answer).
 
-        One Lost replaces all answers that a lost actor owes. It does not answer any more until it is started again.
+        One Lost stands for all pending answers of a lost actor. It sends nothing more until it is started again.
         """
 
     @abstractmethod
@@ -57,7 +57,7 @@ class InlineEngine(Engine):
         return [(index, self._workers[index].answer(method, *arguments))]
 
     def kill(self, index: int) -> None:
-        """Do nothing, because an actor that is playing here is never late."""
+        """Do nothing, because the learner waits while an inline actor plays."""
 
     def close(self) -> None:
         self._workers.clear()

@@ -37,9 +37,9 @@ class Record:
 
     Attributes:
         restart: state from which it starts: that of a checkpoint, the last segment's `restart`, or None.
-        asked: methods of its Worker whose answers it owes, oldest first.
+        asked: methods of its Worker that were called and not answered yet, oldest first.
         node: machine on which it runs; None until it has started.
-        waited: seconds for which it owes an answer.
+        waited: seconds since its last answer, while a call is pending.
         last_seconds: time that its last segment took.
         failures: number of losses since its last segment.
         steps, segments, seconds, losses, lag: totals for actors.csv; lag is in versions of the weights.
@@ -59,12 +59,12 @@ class Record:
 
     @property
     def ready(self) -> bool:
-        """Whether it has been made and takes orders."""
+        """Whether the actor has started and accepts orders."""
         return "start" not in self.asked
 
     @property
     def orders(self) -> int:
-        """Number of open orders, of segments or its state."""
+        """Number of pending calls for a segment or the state."""
         return len(self.asked) if self.ready else 0
 
 
@@ -83,7 +83,7 @@ class Fleet(Generic[Segment]):
 
     Attributes:
         records: the learner's record of each actor.
-        makes: functions that `start` was given; none before.
+        makes: functions passed to `start`; empty before.
     """
 
     STOPPING = 10.0
@@ -140,7 +140,7 @@ class Fleet(Generic[Segment]):
 
     @property
     def open_orders(self) -> int:
-        """Number of segments that are ordered and have neither come nor been lost."""
+        """Number of ordered segments that have not been taken or lost yet."""
         return sum(record.orders for record in self.records) + len(self._arrived)
 
     @property
@@ -155,7 +155,7 @@ class Fleet(Generic[Segment]):
     def expected(self) -> list[int]:
         """Return the actors that are still starting for the first time, and that a batch waits for.
 
-        Others play for an actor that was lost, or that has waited for room for longer than the patience.
+        Not awaited: a lost actor, and one that has waited for a free CPU longer than `patience`. Others play for it.
         """
         return [
             index
@@ -176,7 +176,7 @@ class Fleet(Generic[Segment]):
             most: largest number of segments to return. Others that have arrived are kept for the next call.
 
         Returns:
-            (actor index, segment) in order of arrival; perhaps none.
+            (actor index, segment) in order of arrival; possibly none.
 
         Raises:
             Stopped: if the learner was asked to stop and no segment has come for STOPPING seconds.
@@ -207,7 +207,7 @@ class Fleet(Generic[Segment]):
     def states(self) -> list[State | None]:
         """Return the state of every actor, for a checkpoint. An actor that is not there starts new episodes later.
 
-        Segments that come meanwhile are kept for `take`. They belong to no checkpoint.
+        Segments that arrive meanwhile are kept for `take`, and are not part of the checkpoint.
         """
         self._states.clear()
         for index, record in enumerate(self.records):
@@ -240,7 +240,7 @@ class Fleet(Generic[Segment]):
         self._ask(index, "start", make)
 
     def _poll(self) -> None:
-        """Wait for answers up to a second, and see to them and to actors that hang."""
+        """Wait up to a second for answers, process them, and kill actors that hang."""
         began = self._clock()
         for index, answer in self._engine.receive(self.POLL):
             self._receive(index, answer)

@@ -59,7 +59,7 @@ class Players(ExperienceSource):
     PARTS = ("wait",)
     METRICS = ("policy_lag", "player_fps", "learner_fps")
     AHEAD, ROUNDS = 2, 8
-    SMALL_UPDATE = 64  # below, another torch thread gains less than it loses while a player uses its core
+    SMALL_UPDATE = 64  # below, another torch thread slows the player by more than it helps the learner
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Players(ExperienceSource):
             self._place = 0
 
     def _gather(self) -> None:
-        """Order blocks with the weights of this moment, until each player is AHEAD blocks ahead of the cycle's.
+        """Order blocks, to be played with the current weights, until each player has AHEAD beyond the cycle's.
 
         Wait until the cycle's block of every player has arrived, except those of lost players.
         """

@@ -1,7 +1,7 @@
 """Actors on Ray, on this machine or on an existing cluster. Ray is an optional package.
 
-Ray keeps an actor pending until there is room, which is the demand that an autoscaler looks at. A lost actor is
-replaced by a new one, because Ray refuses the calls of an actor that it restarts. Each version of the weights is put
+Ray keeps an actor pending until a CPU is free; an autoscaler adds nodes for pending actors. A lost actor is
+replaced by a new one, because Ray rejects calls to an actor that it is restarting. Each version of the weights is put
 into the object store once.
 """
 
@@ -135,7 +135,7 @@ def _initialise(ray: ModuleType, count: int, address: str | None, cpus: float) -
 
 
 def first_lines(error: BaseException) -> str:
-    """Return the beginning of one of Ray's messages, which may go on for sixty lines, in one line."""
+    """Return the first lines of one of Ray's messages, joined into one. Some have sixty lines."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if any("Traceback (" in line for line in lines[:2]):  # the error is its last line
         lines = lines[-1:]

@@ -20,7 +20,7 @@ class Weights(NamedTuple):
     """Weights of a model.
 
     Attributes:
-        version: number that grows whenever the learner has new weights.
+        version: number that increases with every change of the weights.
         tensors: tensors by name, on the CPU.
         numbers: what an actor needs besides, such as epsilon.
     """
@@ -75,17 +75,17 @@ class Actor(Protocol):
         """Copy these weights and act with them from now on."""
 
     def get_trajectory_segment(self) -> Played:
-        """Return the next segment, which nothing changes later."""
+        """Return the next segment. It is never modified afterwards."""
 
     def state_dict(self) -> State:
-        """Return the state from which another actor continues as this one would, bit for bit."""
+        """Return the state. An actor that starts from it continues bit for bit."""
 
 
 Make = Callable[[int, State | None], Actor]  # function (index, state); state None starts a new run
 
 
 class Lost(NamedTuple):
-    """Instead of an answer: the actor's process is gone.
+    """Sent in place of an answer if the actor's process has died.
 
     Attributes:
         reason: what happened, such as "was killed by SIGKILL".
@@ -116,7 +116,7 @@ class Worker:
         return socket.gethostname(), torch.__version__
 
     def start(self, make: bytes) -> None:
-        """Make the actor by a function that cloudpickle has pickled. Reading it may raise an error."""
+        """Make the actor with a function pickled by cloudpickle. Unpickling it may raise an error."""
         self._actor = cloudpickle.loads(make)()
 
     def play(self, weights: bytes) -> object:

@@ -35,7 +35,7 @@ class Group(NamedTuple):
 
 
 def settings_of(run: Run) -> Settings:
-    """Return the settings of a run that are set, as text: those of FIRST, then script options and hyperparameters."""
+    """Return a run's settings other than None, as text: those of FIRST, then script options and hyperparameters."""
     params, init = run.params, run.params["init"]
     start = {"seed": params["seed"], "script": params["script"], "init": init and without_folder(init)}
     settings = {**start, **params["knobs"], **run.hyperparameters}
@@ -94,7 +94,7 @@ def outcome_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def short_names(runs: Sequence[Run]) -> list[str]:
-    """Return the runs' names without the time and the common prefix. A name that is not unique then stays whole."""
+    """Return the runs' names without the time and the common prefix. A name that would not be unique is kept."""
     run_names = {str(run.hyperparameters["run_name"]) for run in runs}
     shared = f"{run_names.pop()}-" if len(run_names) == 1 else ""
     names = [TIMESTAMP.sub("", run.name, count=1).removeprefix(shared) for run in runs]
@@ -102,7 +102,7 @@ def short_names(runs: Sequence[Run]) -> list[str]:
 
 
 def whole_names(runs: Sequence[Run]) -> list[str]:
-    """Return the runs' names. Those that are not unique have the folders before them in which they differ."""
+    """Return the runs' names. Those that are not unique are preceded by the folders in which they differ."""
     names = [run.name for run in runs]
     common = os.path.commonpath([run.path.parent for run in runs])
     return [run.name if names.count(run.name) == 1 else os.path.relpath(run.path, common) for run in runs]
@@ -137,7 +137,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
 
 def summarise(group: Group) -> str:
-    """Describe a group in one line: mean return at the end, minutes until it was solved, and what to know about both.
+    """Describe a group in one line: mean return at the end, minutes until it was solved, and caveats.
 
     The mean of two runs is followed by their range, and that of more is an interquartile mean with its interval.
     """

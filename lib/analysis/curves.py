@@ -71,8 +71,7 @@ class Series:
 def common_band(runs: Sequence[Series], points: int = 300) -> tuple[np.ndarray, intervals.Interval] | None:
     """Return a grid, (points,), and the interval of several runs there; None if they have no range in common.
 
-    It begins where the last run begins, and ends at the end of the longest run. If a run has not ended, the grid ends
-    with that run's data.
+    It begins where the last run begins, and ends with the longest run, or with the data of the shortest unfinished one.
     """
     runs = [run for run in runs if len(run.x)]
     if len(runs) < 2:

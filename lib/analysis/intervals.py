@@ -26,7 +26,7 @@ class Interval(NamedTuple):
 def interquartile_mean(scores: np.ndarray) -> np.ndarray:
     """Return the mean of scores, (runs, ...), over the runs without the lowest and the highest quarter of them.
 
-    As in rliable and SciPy, the number of runs that are cut at each end is rounded down. So nothing is cut from three.
+    As in rliable and SciPy, the number of runs that are cut at each end is rounded down. So of three runs, none is cut.
     """
     cut = len(scores) // 4
     mean: np.ndarray = np.sort(scores, axis=0)[cut : len(scores) - cut].mean(axis=0)
@@ -37,7 +37,8 @@ def interval(scores: np.ndarray, resamples: int = RESAMPLES) -> Interval:
     """Compute the interquartile mean of scores, (runs, ...), and its bootstrap interval, by the percentile method.
 
     Every resample draws as many runs as there are, with replacement. The bounds of three or four runs are their lowest
-    and highest score, because more than 2.5 % of the resampled means equal each. One run or two have their range.
+    and highest score, because more than 2.5 % of the resampled means equal each. For one or two runs, the bounds are
+    their range.
     """
     if len(scores) < MINIMUM:
         return Interval(scores.mean(axis=0), scores.min(axis=0), scores.max(axis=0))

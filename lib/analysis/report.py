@@ -37,7 +37,7 @@ PARTS = (
 
 
 class Picture(NamedTuple):
-    """Figure on the page. Its caption is also for readers who cannot see it."""
+    """Figure on the page. Its caption is also its text for screen readers."""
 
     name: str  # of its file, report-NAME.png
     title: str
@@ -56,7 +56,7 @@ class Video(NamedTuple):
 def write_report(runs: Sequence[Run], folder: Path, notes: Sequence[str] = ()) -> Path:
     """Write report.html for runs that each have a finished episode, and its figures as report-*.png beside it.
 
-    The folder is created if necessary. `notes` are lines at the top of the page, whose path is returned.
+    The folder is created if necessary. `notes` are lines at the top of the page. Return the path of the page.
     """
     pictures = draw_pictures(runs)
     html = render_page(runs, pictures, notes)

@@ -211,7 +211,7 @@ class Closable(Protocol):
 
 
 def close_all(opened: Iterable[Closable]) -> None:
-    """Close environments, or what holds some, and log their errors, because what matters is done or has failed."""
+    """Close environments or their owners. Errors are only logged: the run has been saved, or has failed before."""
     for each in opened:
         try:
             each.close()

@@ -53,7 +53,7 @@ class MaskedBox(spaces.Box):
 
 
 def append_mask(state: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return the state with its mask, (actions,), appended along the first axis and filled up with zeros."""
+    """Return the state with its mask, (actions,), appended along the first axis and padded with zeros."""
     rest = state.shape[1:]
     appended = np.zeros((math.ceil(len(mask) / math.prod(rest)), *rest), state.dtype)
     appended.flat[: len(mask)] = mask

@@ -124,7 +124,7 @@ def prepare(space: spaces.Space[object], env_id: str, channel_axis: object = Non
 
 
 def _leaves(space: spaces.Space[object], place: Place = ()) -> Iterator[tuple[Place, spaces.Space[object]]]:
-    """Yield the parts of a Dict or Tuple that are neither, with their places."""
+    """Yield the innermost parts of nested Dict and Tuple spaces, with their places."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for name, part in space.items() if isinstance(space, spaces.Dict) else enumerate(space):
             yield from _leaves(part, (*place, name))

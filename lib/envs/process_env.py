@@ -124,7 +124,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
 
 
 class Errors:
-    """Queue for the errors of a process. Of those that may be impossible to pickle, only the text is sent."""
+    """Queue for the errors of a process. Only the text of an error that may not be picklable is sent."""
 
     def __init__(self, queue: Any):
         self._queue = queue

@@ -65,7 +65,7 @@ class ExperienceSource:
         return {}
 
     def start(self) -> None:
-        """Start the processes that play, if there are any. Iterating does so, too.
+        """Start the processes that play, if there are any. Iteration also starts them.
 
         A resumed run calls it before it changes any file, so that a refused resume changes nothing.
         """

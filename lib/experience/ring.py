@@ -223,7 +223,7 @@ class Ring:
     def evenly_spaced(self, number: int) -> Batch:
         """Return transitions at even distances from the oldest to the newest one, without drawing random numbers.
 
-        Some are the same if the ring holds fewer transitions. Without any, this is a UsageError, as in `sample`.
+        If the ring holds too few, some are repeated. An empty ring raises a UsageError, as in `sample`.
         """
         self._require_transitions()
         places = np.linspace(0, self.num_transitions - 1, number).astype(np.int64)

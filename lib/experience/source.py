@@ -7,8 +7,8 @@ Differences from ptan 0.8.1:
    transitions in the last round of an episode.
 3. Every episode has its own seed, derived from (seed, environment, episode). ptan resets without a seed, or
    with the same one in every environment.
-4. The source has a state_dict. If it is saved after a whole round, as by ReplayBuffer, a resumed source yields what an
-   uninterrupted one does, bit for bit.
+4. The source has a state_dict. If it is saved after a whole round, as ReplayBuffer does, a resumed source yields what
+   an uninterrupted one does, bit for bit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -76,7 +76,7 @@ class ExperienceSourceFirstLast(ExperienceStream):
         return float(statistics.episode_returns), int(self._snapshot.steps_since_reset[env])
 
     def skip_episodes(self, numbers: np.ndarray) -> None:
-        """Begin with the episodes after these, (num_envs,). Call this before the first step."""
+        """Begin after this many episodes of each environment, (num_envs,). Call this before the first step."""
         self._snapshot.restart(numbers)
 
     def _next_resets(self, which: np.ndarray) -> int | np.ndarray:

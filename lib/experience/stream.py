@@ -190,7 +190,7 @@ class Stream(ExperienceSource):
         self.envs.close()
 
     def state_dict(self) -> State:
-        """Return also the snapshot, and what the environments carry."""
+        """Return the state, with the snapshot and what the environments carry across episodes."""
         snapshot = self._snapshot.state_dict() | {"states": torch.from_numpy(self.states.copy())}
         return super().state_dict() | {"snapshot": snapshot, "carried": vector_env.carried(self.envs)}
 

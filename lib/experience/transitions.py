@@ -1,4 +1,4 @@
-"""PTAN's transitions of a stream's steps, and their form in a checkpoint. Both hold each frame once."""
+"""Converts a stream's steps to PTAN's transitions, and packs these for a checkpoint. Both hold each frame once."""
 
 from collections.abc import Iterable
 

@@ -108,7 +108,7 @@ class Categorical(Distribution):
 
 
 class Bernoulli(Distribution):
-    """Independent bits for MultiBinary, with the logit of a 1 each."""
+    """Independent bits for MultiBinary, each with the logit of a 1."""
 
     def __init__(self, space: spaces.MultiBinary):
         self.parameters = self.noise_size = math.prod(space.shape)
@@ -133,9 +133,9 @@ class Bernoulli(Distribution):
 class Gaussian(Distribution):
     """Independent normal distributions for Box. The standard deviations do not depend on the state.
 
-    A sampled action of an entry with two bounds is in units in which they are -1 and 1. It is clipped only for the
-    environment; log-probabilities are those of the action before. See Andrychowicz et al. (2021), What matters in
-    on-policy reinforcement learning, https://arxiv.org/abs/2006.05990.
+    If an entry has two bounds, they correspond to -1 and 1 in a sampled action. It is clipped only for the environment;
+    log-probabilities are those of the unclipped action. See Andrychowicz et al. (2021), What matters in on-policy
+    reinforcement learning, https://arxiv.org/abs/2006.05990.
 
     Raises:
         UsageError: if the space has no numbers, or an entry of width 0.

@@ -120,7 +120,7 @@ class NormalisingEncoder(nn.Module):
     def normalise_by(self, states: torch.Tensor) -> None:
         """Set the mean of each entry and the common scale from a batch of states.
 
-        An encoder of images or boards that is fitted does not change, because the weights depend on it.
+        A fitted encoder of images or boards does not change any more, because its weights depend on the fit.
         """
         if self.is_fitted:
             return

@@ -6,7 +6,7 @@ Arguments of the same name mean the same in every function:
     discounts   (batch,) discount factors of the next state's value; 0 if the episode terminated
     support     (atoms,) evenly spaced returns of a return distribution
 
-Where torch would broadcast shapes that do not match to a wrong number, they raise a ValueError.
+If shapes do not match, they raise a ValueError, because torch would broadcast them to a wrong number.
 """
 
 import torch

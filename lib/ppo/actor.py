@@ -70,7 +70,7 @@ class ActorSettings:
     def of(cls, params: FastPPOHyperparameters, args: Namespace, group: LearnerGroup) -> Self:
         """Return the settings of a script, by its options of the same names.
 
-        Without --actors, there are as many as this machine has cores, or fewer, so that they share the environments
+        Without --actors, there is one for each core of this machine, or fewer, so that they share the environments
         equally. Their number is recorded, so that a resumed run has as many.
         """
         if params.minibatch % group.size:
@@ -127,7 +127,7 @@ class Segment(Played):
     Attributes:
         arrays: fields of Rollout as arrays (T, N, ...). Stacks of C frames are sent as "frames", (T + C - 1, N, ...),
             instead of "states": the C - 1 older ones of the first stack, then the newest one of each state.
-        episodes: episodes that ended in the segment. Their steps are the actor's own.
+        episodes: episodes that ended in the segment. Episode.step counts the steps of this actor only.
         first: agent steps of the actor before the segment.
     """
 

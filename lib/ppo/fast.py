@@ -194,7 +194,7 @@ class FastTrainer(Trainer):
 
     @torch.no_grad()
     def reevaluated(self, rollout: Rollout) -> tuple[Rollout, torch.Tensor]:
-        """Re-evaluate steps that another policy has played, such as one of older weights, with the current model.
+        """Compute values and probability ratios of another policy's steps with the current model.
 
         The values of the states after the last step and after truncations are not known to the learner; those of the
         actor are kept.

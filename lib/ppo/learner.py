@@ -14,7 +14,7 @@ from lib.ppo.rollout import Rollout
 class PPOLearner:
     """Learn from trajectory segments that actors have played.
 
-    If some were played with older weights, advantages and value targets are those of V-trace. PPO's ratio is clipped
+    If some were played with older weights, V-trace computes the advantages and value targets. PPO's ratio is clipped
     around the behaviour policy.
 
     Args:

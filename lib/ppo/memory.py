@@ -43,7 +43,7 @@ class MemoryModel(FastModel):
         return self.plain_head()
 
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Raise an error, because states alone decide nothing; use `remember`."""
+        """Raise an error, because the output also depends on the memory; use `remember`."""
         raise NotImplementedError("a MemoryModel needs the memory; call `remember`")
 
     def first_memory(self, number: int) -> torch.Tensor:
@@ -148,7 +148,7 @@ class MemoryTrainer(FastTrainer):
     """Trainer of a MemoryModel, whose minibatches are the sequences of some environments.
 
     Raises:
-        UsageError: by `update`, if a minibatch has no whole number of sequences.
+        UsageError: by `update`, if a minibatch is not a whole number of sequences.
     """
 
     model: MemoryModel

@@ -45,7 +45,7 @@ class Rollout:
         return self.rewards.numel()
 
     def some_states(self, number: int = STATES) -> torch.Tensor:
-        """Return the states for a model, (n, ...): those of evenly spaced steps, if they are more than `number`."""
+        """Return the states for a model, (n, ...): at most about `number`, of evenly spaced steps."""
         return self.states[:: math.ceil(len(self) / number)].flatten(0, 1).movedim(-1, 1)
 
     def fill_next_values(self, bootstrap_values: torch.Tensor) -> None:

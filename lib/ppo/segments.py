@@ -116,7 +116,7 @@ class Segments(ExperienceSource):
         return bool(command)
 
     def follow(self) -> None:
-        """Learn as the first learner does, until it ends. For all learners but the first one, instead of a run."""
+        """Make the first learner's updates until it ends. Other learners call this instead of running an engine."""
         for batch in self:
             self.learner.train(batch)
         self.close()
@@ -184,7 +184,7 @@ class Segments(ExperienceSource):
         """Return the counters and the state of every actor.
 
         Between two synchronous updates, actors are idle, so a resumed run is the uninterrupted one. An asynchronous run
-        loses the segments on their way.
+        loses the segments that are being played.
         """
         if self.fleet.makes:
             self._group.share("save")

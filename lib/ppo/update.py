@@ -67,7 +67,7 @@ class Transitions(NamedTuple):
 
 
 class LearnerGroup:
-    """Learners that make every update together, each from transitions of its own. This one is alone.
+    """Learners that make every update together, each from transitions of its own. This base class is a group of one.
 
     Attributes:
         rank: number of this learner; the first one is 0.

@@ -1,4 +1,4 @@
-"""Options of a run, and the way to them from the command line of a new run, or of one that is resumed."""
+"""Options of a run, from the command line and from the run that is resumed."""
 
 import argparse
 import dataclasses

@@ -121,7 +121,7 @@ def restore(objects: Mapping[str, Stateful], content: State) -> None:
 def restore_files(folder: RunFolder, sizes: dict[str, int], step: int) -> None:
     """Truncate the growing files to their sizes at this agent step, and rename newer checkpoints.
 
-    Newer step-* are damaged. Newer best-* are saved again when the run gets there, unless it plays differently.
+    Newer step-* are damaged. Newer best-* are saved again when the run reaches their step, unless it plays differently.
     """
     for kind, suffix in (("step", ".damaged"), (BEST, ".undone")):
         for saved_at, file in numbered(folder.checkpoints, kind):
@@ -160,9 +160,9 @@ def save(content: State, file: Path) -> None:
 
 
 def remove_outdated(folder: Path) -> None:
-    """Keep two step-* checkpoints, the best-* one, and the one that was the best at the newest step-*.
+    """Keep the newest two step-* checkpoints, the newest best-*, and the best-* of the time of the newest step-*.
 
-    A run that is resumed from the newest step-* still needs that network.
+    A run that is resumed from the newest step-* needs the last of these.
     """
     step, best = numbered(folder, "step"), numbered(folder, BEST)
     resumable = [file for saved_at, file in best if step and saved_at <= step[-1][0]]
@@ -192,7 +192,7 @@ class Iteration:
 class Checkpoints:
     """Save checkpoints at regular steps, at most five minutes apart, at the end of the run, and at each best mean.
 
-    After an error, nothing is saved, nor before the first iteration, because the run then starts again. A state whose
+    Nothing is saved after an error, nor before the first iteration, because such a run starts again. A state whose
     loss is not finite is never saved.
     """
 

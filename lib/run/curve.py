@@ -24,7 +24,7 @@ MAX_LISTED = 4  # scripts or seeds named in a title; more of them are counted
 def rolling_mean(returns: pd.Series) -> pd.Series:
     """Return the mean of the last 100 returns after each episode.
 
-    The first means are over fewer episodes. There is none before the tenth, because it would show a lucky episode.
+    The first means are over fewer episodes. There is none before the tenth, because a mean of fewer depends on luck.
     """
     return returns.rolling(WINDOW, min_periods=Episodes.MINIMUM).mean()
 

@@ -186,7 +186,7 @@ class EpisodeFile:
 
 
 def format_return(value: float) -> str:
-    """Format a return with two decimals, or three significant digits if it is huge, or small but no rounding error."""
+    """Format a return with two decimals, or three significant digits if it is huge, or small beyond rounding errors."""
     return f"{value:.3g}" if 1e-9 < abs(value) < 0.01 or abs(value) >= 1e9 else f"{value:.2f}"
 
 

@@ -53,7 +53,7 @@ class RunFolder:
         is_new: whether it was made for a new run, not for one that is resumed.
 
     Attributes:
-        result: path of result.json, which a run that learns does not have.
+        result: path of result.json, which does not exist while the run is learning.
 
     Raises:
         UsageError: if another process works on the run to resume, or if that run is a published model.
@@ -134,7 +134,7 @@ class GrowingFiles:
         return {path.name: path.stat().st_size for path in self._files()}
 
     def load_state_dict(self, sizes: dict[str, int]) -> None:
-        """Truncate the files to their saved sizes, and remove files that were not saved."""
+        """Truncate the files to their saved sizes, and remove files for which the checkpoint has no size."""
         for path in self._files():
             if path.name not in sizes:
                 path.unlink()
@@ -181,7 +181,7 @@ def places(name: str, runs_dir: Path) -> tuple[Path, ...]:
 def trusted_id(run: Path, env_id: str, given: str | None) -> str:
     """Return the recorded id of a run's environment, with the module that the user names in `given`, if any.
 
-    Importing a module runs its code, so an id whose module only the run names is refused.
+    Importing a module runs its code, so an id with a module is refused unless the user names the module, too.
     """
     recorded, requested = EnvId.of(env_id), EnvId.of(given or env_id)
     option = f"--env-id {shlex.quote(env_id)}"
@@ -235,8 +235,8 @@ def write_json(file: Path, content: Mapping[str, object]) -> None:
 def describe_network(net: nn.Module) -> dict[str, object]:
     """Return what builds a network: {"class": "module:Name", "options": {...}} for a class of lib.
 
-    For another class, it is {"builder": "FILE.py:NAME"}. NAME stands for a function that the user has to write, for a
-    class of a package, of a function or of a notebook.
+    For another class, it is {"builder": "FILE.py:NAME"}. NAME is a placeholder for a function that the user has to
+    write if the class is defined in a package, a function or a notebook.
     """
     net = getattr(net, "_orig_mod", net)  # torch.compile wraps the network
     kind = type(net)

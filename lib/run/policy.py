@@ -1,7 +1,7 @@
 """Random play, and greedy, sampled and epsilon-greedy policies of a trained network.
 
-A policy is a function from states, (batch, ...), as environments of make_env return them, and the random generator of
-each state's episode to actions of the environment, (batch, ...).
+A policy maps states of make_env's environments, (batch, ...), and the random generators of their episodes to actions,
+(batch, ...).
 """
 
 import copy
@@ -94,7 +94,7 @@ class GreedyPolicy:
     Attributes:
         net: ppo.model.ActorCritic, or a network whose forward or qvals returns Q-values, (batch, n_actions).
         score_name: meaning of the scores, "Q", "probability" or "parameter".
-        less_greedy: options of tools/evaluate.py that take other actions than the best one, too.
+        less_greedy: options of tools/evaluate.py with which the agent also takes other actions than the best one.
         has_memory: whether actions depend on earlier states of the episode.
     """
 

@@ -41,7 +41,7 @@ class _CountSteps(gym.Wrapper):
 
 
 class PtanSource(ExperienceSource):
-    """Adapter for a plain PTAN source, which knows the returns and lengths of its episodes and nothing else.
+    """Adapter for a plain PTAN source, which provides only the returns and lengths of its episodes.
 
     Agent steps are counted in the environments of the source's pool. If it has no pool of gymnasium environments, an
     iteration of the engine counts as one agent step. The source cannot be saved in a checkpoint.

@@ -68,7 +68,7 @@ def setup_ignite(
 
     Args:
         engine: training engine, which runs once. Its process function returns at least {"loss": float}. Every value is
-            written as train/<name> every log_every iterations. A function is called only then.
+            written as train/<name> every log_every iterations. A value that is a function is called only then.
         params: hyperparameters, or a namespace with the book's fields.
         source: experience source.
         run_name: name of the script.

@@ -15,7 +15,7 @@ from lib.system.clock import since_process_start
 
 
 class Mark(NamedTuple):
-    """Agent steps, and seconds: a moment of the run since process start without pauses, or a time between two."""
+    """Agent steps, and seconds since process start without pauses; or the difference of two such marks."""
 
     steps: int
     seconds: float

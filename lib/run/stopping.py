@@ -42,7 +42,7 @@ class Stopper:
     A further SIGTERM or SIGHUP is ignored, because launchers and closing terminals may repeat theirs.
 
     A call of an environment that does not return is interrupted 2 * GRACE seconds after a signal or the time limit,
-    and what followed the last checkpoint is lost. Native code cannot be interrupted. An iteration that takes longer
+    and the steps since the last checkpoint are lost. Native code cannot be interrupted. An iteration that takes longer
     than PATIENCE seconds prints the line at which each thread is.
 
     Args:

@@ -67,7 +67,7 @@ class TensorBoard:
         """Write episodes/* when an episode ends, evaluation/* after evaluations, and train/* and time/* on speed.every.
 
         episodes/* are written against the episode; the mean of 100 is also written against agent steps. It begins with
-        the tenth episode, because before it would show a lucky one.
+        the tenth episode, because a mean of fewer depends on luck.
 
         `extra_metrics` are names of further engine.state.metrics to write as train/*.
         """

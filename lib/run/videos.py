@@ -264,7 +264,7 @@ class EpisodeReplayer:
 
 @dataclasses.dataclass
 class Recorder:
-    """Function that records the newest episode if it is an n-th one. It returns the path in the run folder, or ""."""
+    """Function that records every n-th episode, and returns its path in the run folder, or ""."""
 
     replayer: EpisodeReplayer
     run: Path  # run folder; videos are written to its subfolder VIDEOS

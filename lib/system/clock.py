@@ -34,7 +34,7 @@ class Stopwatch:
 
 
 def since_process_start() -> float:
-    """Return the seconds since the operating system started this process, also if the clock of the day is changed."""
+    """Return the seconds since the operating system started this process, also if the system's time is changed."""
     return time.monotonic() - _process_start()
 
 

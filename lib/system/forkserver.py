@@ -1,4 +1,4 @@
-"""What the fork server does first: it imports this module before those that take long."""
+"""Set-up of the fork server. It imports this module first, before the slow ones."""
 
 import gc
 import os

@@ -93,7 +93,7 @@ class _LoggedLines:
 
 @contextmanager
 def silent_stderr() -> Iterator[None]:
-    """Discard what libraries, also those in C, write to standard error."""
+    """Discard the standard error of libraries, including those in C."""
     sys.stderr.flush()
     before = os.dup(2)
     try:

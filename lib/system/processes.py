@@ -23,7 +23,7 @@ context = multiprocessing.get_context("forkserver")
 def start_server() -> None:
     """Start the fork server, unless it runs. It imports the project's modules that this process has.
 
-    Every child runs the main script's imports again, and finds them done.
+    A child repeats the main script's imports, which takes no time, because the server has made them.
     """
     project = __name__.partition(".")[0]
     ours = [name for name in list(sys.modules) if name.partition(".")[0] == project]
