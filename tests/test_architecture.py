@@ -10,24 +10,11 @@ from running import PROJECT
 # Folders and modules of lib, from the lowest layer to the highest. A module imports its own layer's folder and lower
 # layers only.
 LAYERS = (
-    ("errors",),
-    ("system",),
-    ("envs",),
-    ("nets",),
-    ("hyperparameters",),
-    ("experience",),
-    ("atari_wrappers",),
-    ("actors",),
-    ("dqn_model",),
-    ("dqn_extra",),
-    ("ppo",),
-    ("run",),
-    ("cli",),
-    ("book",),
-    ("common", "analysis"),
+    "errors system envs nets hyperparameters experience atari_wrappers actors dqn_model dqn_extra ppo run cli book"
+    " common+analysis"
 )
 OUTSIDE = ("chapter", "distributed.", "tests", "tools", "benchmarks", "examples")
-RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+RANK = {name: rank for rank, layer in enumerate(LAYERS.split()) for name in layer.split("+")}
 LIB = sorted(path for path in PROJECT.glob("lib/**/*.py") if path != PROJECT / "lib" / "__init__.py")
 SCRIPTS = sorted(
     path for folder in ("chapter08", "chapter09", "distributed") for path in PROJECT.glob(f"{folder}/*.py")

@@ -1,7 +1,6 @@
 """The network of 2015, its version that normalises states, and the extensions of chapter 8."""
 
 import copy
-import json
 
 import pytest
 import torch
@@ -11,11 +10,6 @@ from lib import dqn_model
 GENERATOR = torch.Generator().manual_seed(1)
 IMAGES = torch.randint(0, 256, (5, 2, 36, 36), dtype=torch.uint8, generator=GENERATOR)
 VECTORS = torch.rand(5, 3, generator=GENERATOR)
-KINDS = [
-    {},
-    {"dueling": True, "sigma": 0.017, "noise": "independent", "support": (-2.0, 2.0, 5)},
-    {"normalise": True, "dtype": torch.bfloat16},
-]
 
 
 @pytest.mark.parametrize(("shape", "states"), [((2, 36, 36), IMAGES), ((3,), VECTORS)], ids=["images", "vectors"])
@@ -62,22 +56,6 @@ def test_the_signal_to_noise_ratio_of_each_noisy_layer_by_hand():
     assert list(net.snr_metrics()) == ["snr_1", "snr_2"]
     assert net.snr_metrics()["snr_2"]() == pytest.approx((25 / 5) ** 0.5)
     assert dqn_model.DQN((3,), 2).snr_metrics() == {}
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "+".join(kind) or "plain")
-@pytest.mark.parametrize(("shape", "states"), [((2, 36, 36), IMAGES), ((3,), VECTORS)], ids=["images", "vectors"])
-def test_the_options_of_a_network_are_plain_values_that_build_the_same_one(kind, shape, states):
-    net = dqn_model.DQN(shape, 4, **kind)
-    options = json.loads(json.dumps(net.options))
-    twin = dqn_model.DQN(shape, 4, **options)
-    twin.load_state_dict(net.state_dict())
-    assert twin.options == options
-    assert {"dtype": kind.get("dtype"), **options}.keys() == {"dtype": None, **kind}.keys()
-    values = net.eval()(states)
-    assert (values.shape, values.dtype) == ((5, 4), torch.float32)
-    assert torch.allclose(twin.eval()(states), values, atol=0.05 if "dtype" in kind else 0.0)
-    net.train()(states).sum().backward()
-    assert all(parameter.grad is not None for parameter in net.parameters())
 
 
 def test_dueling_streams_have_half_the_hidden_units_each():

@@ -1,8 +1,11 @@
 """Golden runs: what no rounding changes is that of golden/runs.json, and a stopped and killed run loses nothing.
 
-    GOLDEN=write python -m pytest -n0 tests/test_golden.py    # after a change that is meant, in a commit that says why
+    WRITE=1 python -m pytest -n0 tests/test_golden.py    # after a change that is meant, in a commit that says why
 
-golden_runs.py has the runs.
+To compare all bits of two commits on one machine, write another file in one of them, and read it in the other:
+
+    WRITE=1 GOLDEN=/tmp/bits.json python -m pytest -n0 tests/test_golden.py
+    GOLDEN=/tmp/bits.json python -m pytest -n0 tests/test_golden.py
 """
 
 import csv
@@ -12,13 +15,12 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import pytest
 import torch
 
-from golden_runs import RUNS, find_script
 from running import (
     PROJECT,
     checkpoint_of,
@@ -36,24 +38,69 @@ from running import (
 
 pytestmark = pytest.mark.slow
 
-GOLDEN = PROJECT / "tests" / "golden" / "runs.json"
+RUNS_JSON = PROJECT / "tests" / "golden" / "runs.json"
+GOLDEN = Path(os.environ.get("GOLDEN", RUNS_JSON))
 ROUNDED = ("priorities", "weights", "highest")  # of a prioritised replay that has learnt
-# The parts of these runs are evaluated or recorded, which changes nothing.
-WATCH = {
-    "05_native_envs": ("--record-every", 2),
-    "08_dqn_rainbow": ("--record-every", 10, "--evaluate-every", 100),
-    "ppo_actors": ("--record-every", 10, "--evaluate-every", 100),
-}
 RESETS = ("steps_done", "resets", "starts")  # of a source, at any depth
+
+
+class GoldenRun(NamedTuple):
+    """A short run.
+
+    Attributes:
+        script: its path.
+        options: its options.
+        early: step shortly after the warm-up. Until then a DQN's actions are random, so no rounding has changed them.
+        last: step at which it stops. Learning has chosen actions, train/* was logged, and a replay has wrapped around.
+        watch: options of its parts, by which they are recorded or evaluated, which changes nothing.
+    """
+
+    script: Path
+    options: str
+    early: int
+    last: int
+    watch: tuple[object, ...] = ()
+
+
+DQN = "--set epsilon_frames=200 --set target_net_sync=20 --set checkpoint_every=24"
+PPO = "--set envs=4 --set rollout=16 --set minibatch=32 --set checkpoint_every=128 --set anneal_steps=300"
+WATCHED = ("--record-every", 10, "--evaluate-every", 100)
+RUNS = {
+    "01_baseline": GoldenRun(
+        Path("chapter09/01_baseline.py"),
+        f"--env-id fakes:ShortPong-v0 {DQN} --set replay_initial=80 --set replay_size=120 --set batch_size=4",
+        *(84, 200, ("--record-every", 2)),
+    ),
+    "03_parallel": GoldenRun(
+        Path("chapter09/03_parallel.py"),
+        f"--env-id fakes:Numbers-v0 {DQN} --players 2 --replay-ratio 4 --set batch_size=2"
+        " --set replay_initial=120 --set replay_size=200",
+        *(128, 400),
+    ),
+    "05_native_envs": GoldenRun(
+        Path("chapter09/05_native_envs.py"),
+        f"--env-id fakes:ShortPong-v0 {DQN} --set normalise=true --envs 4 --set batch_size=1"
+        " --set replay_initial=120 --set replay_size=200",
+        *(128, 560, ("--record-every", 2)),
+    ),
+    "08_dqn_rainbow": GoldenRun(
+        Path("chapter08/08_dqn_rainbow.py"),
+        f"--env-id fakes:Numbers-v0 {DQN} --envs 4 --set batch_size=2 --set replay_initial=120 --set replay_size=200",
+        *(128, 560, WATCHED),
+    ),
+    "02_ppo_fast": GoldenRun(Path("distributed/02_ppo_fast.py"), f"--env-id fakes:ShortPong-v0 {PPO}", 128, 512),
+    "ppo_actors": GoldenRun(
+        Path("distributed/03_ppo_actors.py"), f"--env-id fakes:Numbers-v0 {PPO}", 128, 512, WATCHED
+    ),
+}
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_that_is_stopped_and_killed_equals_one_that_is_not_and_has_its_golden_digests(name, tmp_path):
-    script, options = find_script(PROJECT, RUNS[name]).relative_to(PROJECT), (*RUNS[name].options.split(), "--seed", 5)
-    watch = WATCH.get(name, ())
-    to_the_end = ("--stop-after", RUNS[name].last, "--quiet", *watch)
-    straight, _ = run_in_parts(script, options, tmp_path / "whole", [RUNS[name].last])
-    parts, _ = run_in_parts(script, (*options, *watch), tmp_path / "parts", [RUNS[name].early])
+    script, words, early_step, last, watch = RUNS[name]
+    options, to_the_end = (*words.split(), "--seed", 5), ("--stop-after", last, "--quiet", *watch)
+    straight, _ = run_in_parts(script, options, tmp_path / "whole", [last])
+    parts, _ = run_in_parts(script, (*options, *watch), tmp_path / "parts", [early_step])
     early = checkpoint_of(parts)
     kill(script, parts, to_the_end)
     process = run(script, *resuming(parts), *to_the_end)
@@ -67,10 +114,13 @@ def test_a_run_that_is_stopped_and_killed_equals_one_that_is_not_and_has_its_gol
     if len(watch) > 2:
         evaluations = [others.pop(f"evaluation/{figure}") for figure in ("mean", "std", "min", "max")]
         hundreds = [step // 100 for step, _ in evaluations[0]]
-        assert hundreds == list(range(1, RUNS[name].last // 100 + 1))
+        assert hundreds == list(range(1, last // 100 + 1))
     assert repr(sorted(scalars.items())) == repr(sorted(others.items()))  # because nan != nan
     facts = facts_of(straight, early)
-    if os.environ.get("GOLDEN") == "write":
+    if GOLDEN != RUNS_JSON:
+        rounded = (checkpoint_of(straight)["net"], episodes_of(straight), scalars["train/loss"])
+        facts["rounded"] = [digest(each) for each in rounded]
+    if os.environ.get("WRITE"):
         known = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
         GOLDEN.write_text(json.dumps(known | {name: facts}, indent=1) + "\n")
     assert facts == json.loads(GOLDEN.read_text())[name]

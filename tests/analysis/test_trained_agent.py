@@ -26,6 +26,7 @@ IMAGE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 NETWORKS = {
     "rainbow": (dqn_model.DQN(IMAGE, 6, dueling=True, sigma=0.1, support=(-2.0, 2.0, 5), dtype=torch.bfloat16), IMAGE),
+    "noisy": (dqn_model.DQN(VECTOR, 6, sigma=0.017, noise="independent"), VECTOR),
     "normalising": (dqn_model.DQN(VECTOR, 6, normalise=True), VECTOR),
     "ppo": (Model(VECTOR, 6), VECTOR),
     "fast ppo": (FastModel(IMAGE, 6), IMAGE),

@@ -1,29 +1,18 @@
 """Videos of training episodes: files, replays that equal the episode whatever source played it, and the recorder."""
 
 import logging
-from collections import Counter
 from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import cv2
 import numpy as np
-import ptan
 import pytest
-import torch
-from ptan.experience import ExperienceFirstLast
 
-from fakes import Linear, Shown
-from lib.envs import vector_env
+from fakes import Shown
 from lib.envs.single_env import make_env
 from lib.errors import Fault
 from lib.experience.episodes import Episode, EpisodeTrace
-from lib.experience.source import ExperienceSourceFirstLast
-from lib.experience.stream import ExperienceStream, Stream
-from lib.ppo.actor import ActorSettings
-from lib.ppo.fast import FastModel, FastSettings, FastTrainer
-from lib.ppo.learner import PPOLearner, join_segments
-from lib.ppo.segments import Segments
 from lib.run import videos
 from lib.run.episodes import remove_videos
 from lib.run.videos import EpisodeReplayer, Video
@@ -74,88 +63,6 @@ def test_an_incomplete_video_is_not_kept(tmp_path):
         with pytest.raises(Fault, match=r"episode\.webm is incomplete; the disk of .* may be full"):
             video.keep("episode.webm")
     assert not list(tmp_path.iterdir())
-
-
-# Replays
-
-
-def build_agent():
-    return ptan.agent.DQNAgent(Linear(4 * 84 * 84), ptan.actions.EpsilonGreedyActionSelector(0.9))
-
-
-def single_source():
-    envs = [make_env(CODED, tweaked=True) for _ in range(4)]
-    return ExperienceSourceFirstLast(envs, build_agent(), gamma=0.9, seed=5)
-
-
-def stream_source():
-    return ExperienceStream(vector_env.make_vector_env(CODED, 4), build_agent(), seed=5)
-
-
-def segment_source():
-    acting = ActorSettings(CODED, envs=4, actors=2, rollout=16, seed=5)
-    model = FastModel(acting.env.single_observation_space, acting.env.single_action_space)
-    optimizer = torch.optim.Adam(model.parameters())
-    settings = FastSettings(minibatch=32, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.01)
-    return Segments(acting, PPOLearner(FastTrainer(model, optimizer, settings)))
-
-
-def newest_frames(item):
-    """The newest frame of each state that was acted in, (steps, environments, 84, 84)."""
-    if isinstance(item, ExperienceFirstLast):
-        return np.asarray(item.state)[-1][None, None]
-    if isinstance(item, tuple):
-        return item[0][None]
-    rollout = join_segments(item) if isinstance(item, list) else item
-    return rollout.states[..., -1].numpy().copy()
-
-
-def play(build, count):
-    """Play `count` items, half of them with a second source that is restored from the first one's state.
-
-    Return their frames and the episodes.
-    """
-    torch.manual_seed(3)
-    first, second = build(), build()
-    items, episodes = [], []
-    for source in (first, second):
-        source.traces = True
-        if source is second:
-            source.load_state_dict(first.state_dict())
-        for _, item in zip(range(count // 2), source, strict=False):
-            items.append(newest_frames(item))
-            episodes += source.pop_episodes()
-    first.close()
-    second.close()
-    return items, episodes
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("build", "count"),
-    [(single_source, 200), (stream_source, 100), (segment_source, 8)],
-)
-def test_a_replay_shows_exactly_the_states_of_the_episode(monkeypatch, build, count):
-    monkeypatch.setattr(Stream, "RESEED_EVERY", 90)  # a seeded reset in the middle of a rollout
-    items, episodes = play(build, count)
-    # In CODED the first four pixels identify the episode (two numbers), the step, and all earlier actions.
-    acted_in = [tuple(code) for frames in items for code in frames[:, :, 0, :4].reshape(-1, 4).tolist()]
-    assert len(episodes) > 20
-    assert len({episode.length for episode in episodes}) > 5
-    replayer = EpisodeReplayer(CODED)
-    replays = Counter()
-    for episode in filter(lambda episode: episode.trace, episodes):  # a player's may have ended before the resume
-        trace, shown = episode.trace(), []
-        assert len(trace.actions) - trace.first == episode.length
-
-        def show(frame, shown=shown):
-            shown.append(tuple(frame[0, :4, 0]))
-
-        replayer.play(episode, trace, show)
-        assert shown[:-1] == [code for code in acted_in if code[:2] == shown[0][:2]]
-        assert [step for _, _, step, _ in shown] == list(range(episode.length + 1))
-        replays[shown[0][:2]] += 1
-    assert set(replays.values()) == {1}  # no episode was replayed in place of another
 
 
 # The recorder
