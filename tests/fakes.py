@@ -651,7 +651,6 @@ SHAPES: dict[str, spaces.Space[Any]] = {
     "Number": spaces.Discrete(7),
     "Parts": spaces.Dict({"place": spaces.MultiDiscrete([3, 4]), "speed": spaces.Box(-1.0, 1.0, (2,), np.float32)}),
     "Board": spaces.Box(-2, 2, (9, 8), np.int8),
-    "Binary": spaces.MultiBinary([9, 8]),
     "Digits": spaces.MultiDiscrete(np.full((9, 8), 4)),
     "Planes": spaces.Box(0, 255, (7, 7, 3), np.uint8),
     "Image": spaces.Box(0, 255, (50, 40, 3), np.uint8),

@@ -261,21 +261,8 @@ def test_every_extension_solves_the_chain(ends, tmp_path, script, options):
 
 @pytest.mark.slow
 def test_rainbow_with_a_small_network_normalises_its_input_by_the_first_batch(ends, tmp_path):
-    fields = assignments("replay_initial=80", "replay_size=400", "batch_size=4")
-    options = (
-        "--set",
-        "normalise=true",
-        "--envs",
-        4,
-        "--v-max",
-        2,
-        "--quiet",
-        *fields,
-        "--stop-after",
-        120,
-        "--runs-dir",
-        tmp_path,
-    )
+    fields = assignments("normalise=true", "replay_initial=80", "replay_size=400", "batch_size=4")
+    options = (*fields, "--envs", 4, "--v-max", 2, "--quiet", "--stop-after", 120, "--runs-dir", tmp_path)
     code, _, errors = ends(Path("chapter08/08_dqn_rainbow.py"), *options)
     assert code == 0, errors
     content = checkpoint.newest(folder(tmp_path) / "checkpoints")
