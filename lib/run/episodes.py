@@ -169,7 +169,7 @@ class EpisodeFile:
     `record` records the newest episode, and returns the path of its video in the run folder, or "" without a video.
     """
 
-    def __init__(self, path: Path, episodes: Episodes, record: Callable[[], str] = lambda: ""):
+    def __init__(self, path: Path, episodes: Episodes, record: Callable[[], str]):
         self.path, self.episodes, self.record = path, episodes, record
         if not path.exists():
             self._append(CSV_COLUMNS)
