@@ -165,17 +165,17 @@ class Gaussian(Distribution):
         return generator.standard_normal((number, self.noise_size), np.float32)
 
     def sample(self, parameters: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        mean, log_std = parameters.split(self.noise_size, 1)  # an error if their number is wrong
+        mean, log_std = torch.split(parameters, self.noise_size, 1)  # an error if their number is wrong
         actions = mean + log_std.exp() * noise
         return actions, self.evaluate(parameters, actions)[0]
 
     def evaluate(self, parameters: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        mean, log_std = parameters.split(self.noise_size, 1)
+        mean, log_std = torch.split(parameters, self.noise_size, 1)
         log_probs = -0.5 * (((actions - mean) / log_std.exp()) ** 2 + math.log(2 * math.pi)) - log_std
         return log_probs.sum(1), (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(1)
 
     def mode(self, parameters: torch.Tensor) -> torch.Tensor:
-        return parameters.split(self.noise_size, 1)[0]
+        return torch.split(parameters, self.noise_size, 1)[0]
 
     def played(self, actions: torch.Tensor) -> torch.Tensor:
         values = torch.minimum(torch.maximum(self._centre + self._unit * actions.double(), self._low), self._high)
