@@ -14,11 +14,11 @@ from ignite.engine import State
 from tqdm import tqdm
 
 from lib.envs import checked_env
-from lib.errors import Fault, UsageError, divisors
+from lib.errors import Fault, Interrupted, UsageError, divisors
 from lib.hyperparameters import HYPERPARAMS, OWN, RunParameters, Setting, fitted, plain
 from lib.run.arguments import DEFAULT_RUNS_DIR, TRACKERS, Parser, RunOptions, resolve, usable_device
 from lib.run.folder import find
-from lib.run.stopping import EXIT_CODES, Interrupted
+from lib.run.stopping import EXIT_CODES
 from lib.system import files, memory
 from lib.system.log import start_console
 from lib.system.seeds import seed_everything
@@ -221,8 +221,8 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
         what = str(error.strerror or error) + (f": {error.filename}" if error.filename else "")
         advice = "To go on, make room; then resume the run, or start again" if error.errno in files.FULL_DISK else ""
         _exit(f"error: {what}. Files that were saved before are kept. {advice}".rstrip(". "), Fault.exit_code, error)
-    except KeyboardInterrupt as error:
-        _exit(stopped, error.exit_code if isinstance(error, Interrupted) else EXIT_CODES["SIGINT"])
+    except (KeyboardInterrupt, Interrupted) as error:
+        _exit(stopped, getattr(error, "code", EXIT_CODES["SIGINT"]))
 
 
 def prepare(seed: int) -> None:

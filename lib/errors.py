@@ -23,6 +23,10 @@ class CallInterrupted(Fault):
     """A call of an environment did not return before the time limit, or after a signal."""
 
 
+class Interrupted(SystemExit):
+    """A signal during the warm-up, when there is nothing to save yet. The exit code is 128 + its number."""
+
+
 class EnvironmentFailed(Exception):
     """Error of an environment that would look like an error of this program. The message names the environment."""
 

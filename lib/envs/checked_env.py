@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lib.errors import CallInterrupted, EnvironmentFailed, Fault, UsageError
+from lib.errors import CallInterrupted, EnvironmentFailed, Fault, Interrupted, UsageError
 
 # Errors of an environment that lib.cli would take for this program's own.
 MISLEADING = (OSError, MemoryError, SystemExit)
@@ -51,7 +51,7 @@ class Guard:
                 f"{self._describe()} is written for gym, which came before gymnasium: {error}. Convert it with "
                 "shimmy: --env-id shimmy:GymV21Environment-v0 --env-arg env_id=ID, where gym registers ID"
             ) from error
-        if isinstance(error, MISLEADING):
+        if isinstance(error, MISLEADING) and not isinstance(error, Interrupted):
             raise EnvironmentFailed(f"{self._describe()}: it raised {error!r}") from error
         is_known = isinstance(error, Fault | UsageError) and not isinstance(error, CallInterrupted)
         if isinstance(error, Exception) and not is_known:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from lib.envs.checked_env import Closable, close_all
 from lib.envs.single_env import make_env
-from lib.errors import UsageError
+from lib.errors import Interrupted, UsageError
 from lib.experience.interface import ExperienceSource, Stateful
 from lib.experience.snapshot import without_actions
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
@@ -267,7 +267,7 @@ def setup_ignite(
 
         def explain(kind: object, error: BaseException | None, trace: object) -> None:
             """Add the command that continues the run to an error, and draw the learning curve."""
-            if error is None or isinstance(error, KeyboardInterrupt):  # a second Ctrl-C, or one in the warm-up
+            if error is None or isinstance(error, KeyboardInterrupt | Interrupted):
                 return
             if numbered(folder.checkpoints, "step"):
                 command = continue_command(folder.path, params.env_name, options, options.stop_after)

@@ -12,7 +12,7 @@ from types import FrameType
 
 from ignite.engine import Engine, Events
 
-from lib.errors import CallInterrupted, Fault
+from lib.errors import CallInterrupted, Fault, Interrupted
 from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.system.clock import since_process_start
 from lib.system.processes import SIGNALS
@@ -25,14 +25,6 @@ NOT_FINITE = "loss not finite"
 ENDED = "ended by the script"
 
 EXIT_CODES = {SOLVED: 0, STEPS: 0, TIME: 0, ENDED: 0, NOT_FINITE: 1} | {number.name: 128 + number for number in SIGNALS}
-
-
-class Interrupted(KeyboardInterrupt):
-    """A signal during the warm-up, when there is nothing to save yet."""
-
-    def __init__(self, number: int):
-        super().__init__(signal.Signals(number).name)
-        self.exit_code = 128 + number
 
 
 class Stopper:
@@ -163,7 +155,7 @@ class Stopper:
         self.signals.append(number)
         if not self._learning:
             self.release_signals()
-            raise Interrupted(number)
+            raise Interrupted(128 + number)
         # Not by the log, because the signal may have interrupted a line of it. "^C" stands on the current line.
         with suppress(OSError):
             os.write(2, b"\nStopping after this update ... (a second Ctrl-C stops at once, without saving)\n")
