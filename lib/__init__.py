@@ -11,8 +11,8 @@ from types import TracebackType
 
 # Packages that scripts and tools import. Extras, such as Ray, have messages of their own.
 PACKAGES = {
-    *("ale_py", "cloudpickle", "cv2", "filelock", "gymnasium", "ignite", "jinja2", "matplotlib", "numpy", "packaging"),
-    *("pandas", "PIL", "psutil", "ptan", "stable_baselines3", "tensorboard", "torch", "tqdm"),
+    *("ale_py", "bokeh", "cloudpickle", "cv2", "filelock", "gymnasium", "ignite", "jinja2", "matplotlib", "numpy"),
+    *("packaging", "pandas", "PIL", "psutil", "ptan", "stable_baselines3", "tensorboard", "torch", "tqdm"),
 }
 _PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ADVICE = (

@@ -22,7 +22,7 @@ DARK = "--blink-settings=preferredColorScheme=0"
 DESCRIBE = """JSON.stringify({
   inner: innerWidth,
   width: document.documentElement.scrollWidth,
-  images: [...document.images].map(image => [image.naturalWidth, image.getBoundingClientRect().width]),
+  figures: [...document.querySelectorAll("[role=img]")].map(box => [box.clientWidth, box.clientHeight]),
   tables: [...document.querySelectorAll("table")].map(table => {
     const box = table.parentElement, edge = box.getBoundingClientRect().right;
     box.scrollLeft = 1e6;

@@ -7,8 +7,7 @@
 The page is self-contained: it needs no network and no other files, so it can be sent to anybody. Runs that differ only
 in the seed share one curve with a band: the range of two seeds, or the confidence interval of more. A run without a
 finished episode is skipped. The page of one run is written to its folder. The page of several runs is written to
-report/ in the current folder. The page is report.html, with the pictures beside it as report-*.png. compare.py prints
-the same numbers.
+report/ in the current folder, as report.html. compare.py prints the same numbers.
 """
 
 import sys

@@ -1,52 +1,59 @@
-"""Figures of the report: learning curves, speeds and time shares. A group of runs is drawn as a line with a band."""
+"""Figures of the report: learning curves, speeds and time by part. A group of runs is drawn as a line with a band.
+
+A click on a name in the legend hides its group, and the pointer shows values.
+"""
 
 import dataclasses
-import io
 import math
-import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, ParamSpec, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
-import matplotlib
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from bokeh.models import DataRange1d, HoverTool, NumeralTickFormatter
+from bokeh.models.annotations import Legend
+from bokeh.plotting import figure
+from bokeh.themes import Theme
 
 from lib.analysis import intervals
 from lib.analysis.comparison import Group, shorten
-from lib.run.curve import rolling_mean, shorten_thousands
+from lib.run.curve import rolling_mean
 from lib.run.episodes import WINDOW
 
-DPI = 200
-WIDTH, HEIGHT = 4.8, 3.3  # inches; two figures fit side by side on a screen, and one fits on a phone
-LINE_LENGTH = 54  # characters in a figure's width
-LINE_HEIGHT = 0.18  # inches
+MAX_POINTS = 2_000  # of a run in a figure
 MAX_GROUPS_WITH_DOTS = 4  # with more groups, single episodes would hide the curves
 # The first six are from the palette of Okabe and Ito.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#9467bd")
-STYLES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))  # the next one is used each time COLOURS repeats
+DASHES: tuple[list[int], ...] = ([], [10, 4], [2, 3], [10, 3, 2, 3])  # the next one each time COLOURS repeats
 INK = "#78818a"  # of texts, axes and goals; its contrast to a white page and to a dark one is 4:1
-SETTINGS: dict[Any, Any] = {
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
-    **dict.fromkeys(("font.size", "figure.titlesize"), 9),
-    "text.parse_math": False,  # a name may contain dollar signs
-    "savefig.transparent": True,
-}
 PARTS = ("act", "environment", "store", "wait", "sample", "learn", "rest")  # of an iteration, in their order
 MIN_LABELLED_PERCENT = 8
+MAX_NAME = 54  # characters in a figure's width
+FONT = "system-ui"
+THEME = Theme(
+    json={
+        "attrs": {
+            "Plot": {"background_fill_color": None, "border_fill_color": None, "outline_line_color": None},
+            "Axis": {
+                **dict.fromkeys(("axis_line_color", "major_tick_line_color", "major_label_text_color"), INK),
+                **dict.fromkeys(("axis_label_text_font", "major_label_text_font"), FONT),
+                "axis_label_text_color": INK,
+                "axis_label_text_font_style": "normal",
+                "minor_tick_line_color": None,
+            },
+            "Grid": {"grid_line_color": INK, "grid_line_alpha": 0.2},
+            "Legend": {
+                **dict.fromkeys(("background_fill_color", "border_line_color")),
+                "label_text_color": INK,
+                "label_text_font": FONT,
+                "label_text_font_size": "12px",
+            },
+            "Text": {"text_font": {"value": FONT}, "text_font_size": "12px"},
+        }
+    }
+)
 
 Column: TypeAlias = pd.Series | Sequence[float]
-P = ParamSpec("P")
-
-
-def draw_png(draw: Callable[P, Figure], *args: P.args, **kwargs: P.kwargs) -> bytes:
-    """Return the figure of a function of this module as a PNG file, readable on a light and on a dark page."""
-    buffer = io.BytesIO()
-    with matplotlib.rc_context(SETTINGS):
-        draw(*args, **kwargs).savefig(buffer, format="png", dpi=DPI)
-    return buffer.getvalue()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,120 +92,127 @@ def common_band(runs: Sequence[Series], points: int = 300) -> tuple[np.ndarray, 
 
 
 def draw_returns(
-    groups: Sequence[Group], against: str, title: str, evaluations: Mapping[str, Sequence[Series]] | None = None
-) -> Figure:
+    groups: Sequence[Group], against: str, evaluations: Mapping[str, Sequence[Series]] | None = None
+) -> figure:
     """Draw mean returns of the last 100 episodes against "steps" or "minutes", and those that count as solved.
 
     `evaluations` are mean returns of evaluations against agent steps, by group label.
     """
-    figure, axes = _figure(title, [group.label for group in groups])
+    plot = _figure("agent steps" if against == "steps" else "minutes", f"return, mean of the last {WINDOW}")
     for number, group in enumerate(groups):
-        colour, _ = _style(number)
         curves = []
         for run in group.runs:
             episodes = run.episodes
             x = episodes["step"] if against == "steps" else episodes["seconds"] / 60
-            curve = Series.of(x, rolling_mean(episodes["return"]), run.has_ended)
-            curves.append(curve)
-            if len(groups) <= MAX_GROUPS_WITH_DOTS or not len(curve.x):
-                axes.plot(x, episodes["return"], ".", color=colour, markersize=2.5, alpha=0.3, markeredgewidth=0)
-        _draw_group(axes, group.label, curves, number)
+            curves.append(Series.of(x, rolling_mean(episodes["return"]), run.has_ended))
+            if len(groups) <= MAX_GROUPS_WITH_DOTS or not len(curves[-1].x):
+                _draw_dots(plot, group, number, Series.of(x, episodes["return"]), size=2.5, alpha=0.4)
+        _draw_group(plot, group, number, curves)
         for points in (evaluations or {}).get(group.label, ()):
-            axes.plot(points.x, points.y, "D", color=colour, markersize=4, markeredgewidth=0)
+            _draw_dots(plot, group, number, points, size=8, marker="diamond")
     goals: set[Any] = {run.hyperparameters.get("stop_reward") for group in groups for run in group.runs}
     for goal in goals - {None}:
-        axes.axhline(goal, color=INK, linewidth=1, linestyle="--")
-    axes.set(xlabel="agent steps" if against == "steps" else "minutes", ylabel=f"return, mean of the last {WINDOW}")
-    if against == "steps":
-        shorten_thousands(axes.xaxis)
-    _add_legend(figure, axes)
-    return figure
+        plot.hspan(goal, line_color=INK, line_dash="dashed")
+    return plot
 
 
-def draw_speeds(groups: Mapping[str, Sequence[Series]], title: str) -> Figure:
+def draw_speeds(groups: Sequence[Group], speeds: Mapping[str, Sequence[Series]]) -> figure:
     """Draw agent steps per second against agent steps, given the speeds of each run, above zero, by group label."""
-    figure, axes = _figure(title, groups)
-    for number, (label, runs) in enumerate(groups.items()):
-        if runs:
-            _draw_group(axes, label, runs, number)
-    means = [run.y.mean() for runs in groups.values() for run in runs if len(run.y)]
-    if means and max(means) > 20 * min(means):
-        axes.set_yscale("log")  # a linear scale would draw slow runs along the x axis
-    else:
-        axes.set_ylim(bottom=0)
-    axes.set(xlabel="agent steps", ylabel="agent steps per second")
-    shorten_thousands(axes.xaxis)
-    shorten_thousands(axes.yaxis)
-    _add_legend(figure, axes)
-    return figure
+    means = [run.y.mean() for runs in speeds.values() for run in runs if len(run.y)]
+    # A linear scale would draw slow runs along the x axis.
+    scale = {"y_axis_type": "log"} if max(means) > 20 * min(means) else {"y_range": DataRange1d(start=0)}
+    plot = _figure("agent steps", "agent steps per second", **scale)
+    for number, group in enumerate(groups):
+        _draw_group(plot, group, number, speeds[group.label])
+    plot.yaxis.formatter = NumeralTickFormatter(format="0.[0]a")
+    return plot
 
 
-def draw_time_shares(runs: Sequence[tuple[str, Mapping[str, float]]], title: str) -> Figure:
+def draw_time_shares(runs: Sequence[tuple[str, Mapping[str, float]]]) -> figure:
     """Draw how the training time is divided, one bar per run, given names and times by part, in any unit."""
-    figure, axes = _figure(title, ())
-    figure.set_figheight(1.5 + 0.55 * len(runs) + LINE_HEIGHT * _wrap(title).count("\n"))
+    rows = np.arange(len(runs))
+    plot = _figure("% of the time", "", x_range=(0, 100), y_range=(len(runs) - 0.5, -0.75))
+    plot.height = 130 + 60 * len(runs)
+    plot.yaxis.visible = plot.ygrid.visible = False
+    plot.legend.orientation = "horizontal"
     left = np.zeros(len(runs))
     for colour, part in zip(COLOURS, PARTS, strict=False):
         percents = np.array([100 * times.get(part, 0.0) / sum(times.values()) for _, times in runs])
         if not percents.any():
             continue
-        bars = axes.barh(range(len(runs)), percents, 0.5, left, color=colour, label=part)
-        labels = [f"{percent:.0f}%" if percent >= MIN_LABELLED_PERCENT else "" for percent in percents]
-        axes.bar_label(bars, labels, label_type="center", color="black", fontsize="small")
-        left += percents
-    for row, (name, _) in enumerate(runs):
-        axes.text(0, row - 0.29, shorten(name, LINE_LENGTH), fontsize="small", va="bottom")
-    axes.set(xlim=(0, 100), ylim=(len(runs) - 0.6, -0.75), yticks=[], xlabel="% of the time")
-    axes.grid(visible=False)
-    axes.spines["left"].set_visible(False)
-    _add_legend(figure, axes, columns=4)
-    return figure
+        data = {"y": rows, "left": left, "right": left + percents, "centre": left + percents / 2, "percent": percents}
+        data["label"] = [f"{percent:.0f}%" if percent >= MIN_LABELLED_PERCENT else "" for percent in percents]
+        bars = plot.hbar(
+            "y", height=0.5, left="left", right="right", color=colour, name=part, legend_label=part, source=data
+        )
+        plot.text("centre", "y", "label", text_align="center", text_baseline="middle", source=data)
+        plot.add_tools(HoverTool(renderers=[bars], tooltips=[(part, "@percent{0.0} %")], visible=False))
+        left = left + percents
+    names = [shorten(name, MAX_NAME) for name, _ in runs]
+    plot.text(np.zeros(len(runs)), rows - 0.29, names, text_baseline="bottom", text_color=INK)
+    return plot
 
 
 def swatch(number: int) -> str:
     """Return the CSS background that stands for a group on a page: its colour, striped if the colour repeats."""
-    colour, style = _style(number)
-    if style == 0:
+    colour, dash = _style(number)
+    if not dash:
         return colour
-    return f"repeating-linear-gradient(90deg, {colour} 0 {len(STYLES) - style}px, transparent 0 {len(STYLES) + 1}px)"
+    width = len(DASHES) - DASHES.index(dash)
+    return f"repeating-linear-gradient(90deg, {colour} 0 {width}px, transparent 0 {len(DASHES) + 1}px)"
 
 
-def _style(number: int) -> tuple[str, int]:
-    """Return a group's colour and the index of its line style, which are the same in all figures."""
+def _style(number: int) -> tuple[str, list[int]]:
+    """Return a group's colour and dashes, which are the same in all figures."""
     repeated, colour = divmod(number, len(COLOURS))
-    return COLOURS[colour], repeated % len(STYLES)
+    return COLOURS[colour], DASHES[repeated % len(DASHES)]
 
 
-def _figure(title: str, labels: Iterable[str]) -> tuple[Figure, Axes]:
-    lines = sum(_wrap(text).count("\n") + 1 for text in (title, *labels))
-    figure = Figure(figsize=(WIDTH, HEIGHT + LINE_HEIGHT * lines), layout="constrained")
-    figure.suptitle(_wrap(title))
-    axes = figure.add_subplot()
-    axes.grid(alpha=0.3)
-    axes.spines[["right", "top"]].set_visible(False)
-    return figure, axes
+def _figure(x: str, y: str, **options: Any) -> figure:
+    """Return an empty figure with a legend, as wide as its place on the page."""
+    options |= {"tools": "pan,box_zoom,reset,save", "toolbar_location": "above"}
+    plot = figure(height=380, sizing_mode="stretch_width", x_axis_label=x, y_axis_label=y, **options)
+    plot.toolbar.logo = None
+    plot.xaxis.formatter = NumeralTickFormatter(format="0.[0]a")
+    plot.add_layout(Legend(click_policy="hide"), "below")
+    return plot
 
 
-def _wrap(text: str) -> str:
-    return textwrap.fill(text, LINE_LENGTH)
+def _thinned(series: Series) -> dict[str, np.ndarray]:
+    """Return at most MAX_POINTS of a run's points, at equal distances, with the last."""
+    kept = np.unique(np.linspace(0, len(series.x) - 1, min(len(series.x), MAX_POINTS)).round().astype(int))
+    return {"x": series.x[kept], "y": series.y[kept]}
 
 
-def _draw_group(axes: Axes, label: str, runs: Sequence[Series], number: int) -> None:
+def _draw_dots(
+    plot: figure, group: Group, number: int, points: Series, size: float, marker: str = "circle", alpha: float = 1.0
+) -> None:
+    style: Any = {"fill_color": _style(number)[0], "line_color": None, "legend_label": _label(group)}
+    plot.scatter("x", "y", source=_thinned(points), size=size, marker=marker, fill_alpha=alpha, **style)
+
+
+def _draw_group(plot: figure, group: Group, number: int, runs: Sequence[Series]) -> None:
     """Draw the centre, a band and thin lines for several runs, or one normal line per run if there is no band."""
-    shown = sum(len(run.x) > 0 for run in runs)  # others have too few episodes for a mean
     common = common_band(runs)
-    colour, style = _style(number)
-    draw = partial(axes.plot, color=colour, linestyle=STYLES[style])
-    for run in runs:
-        draw(run.x, run.y, linewidth=0.7 if common else 1.6, alpha=0.45 if common else 1.0)
+    colour, dash = _style(number)
+    style: Any = {"line_color": colour, "line_dash": dash, "legend_label": _label(group)}
+    lines: list[Any] = []
+    for run, series in zip(group.runs, runs, strict=True):
+        name = f"{group.label}, seed {run.params['seed']}"
+        width, alpha = (0.7, 0.45) if common else (1.6, 1.0)
+        data = _thinned(series)
+        lines.append(plot.line("x", "y", source=data, name=name, line_width=width, line_alpha=alpha, **style))
     if common:
         grid, band = common
-        axes.fill_between(grid, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
-        draw(grid, band.centre, linewidth=2.2)
-    count = f"{shown} of {len(runs)}" if shown < len(runs) else f"{shown}"
-    draw([], [], linewidth=2, label=label if len(runs) == 1 else f"{label} · {count} runs")
+        plot.varea(grid, band.low, band.high, color=colour, alpha=0.2, legend_label=_label(group))
+        lines.append(plot.line(grid, band.centre, name=f"{group.label}, centre", line_width=2.2, **style))
+    values = [
+        ("run", "$name"),
+        (f"{plot.xaxis.axis_label}", "@x{0,0.[0]}"),
+        (f"{plot.yaxis.axis_label}", "@y{0,0.[00]}"),
+    ]
+    plot.add_tools(HoverTool(renderers=lines, tooltips=values, visible=False))
 
 
-def _add_legend(figure: Figure, axes: Axes, columns: int = 1) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, list(map(_wrap, labels)), loc="outside lower center", ncols=columns, frameon=False)
+def _label(group: Group) -> str:
+    return group.label if len(group.runs) == 1 else f"{group.label} · {len(group.runs)} runs"

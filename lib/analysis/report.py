@@ -1,6 +1,7 @@
 """Report: runs as one self-contained HTML page with curves, tables, videos and provenance."""
 
 import base64
+import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -9,6 +10,9 @@ from typing import NamedTuple
 
 import jinja2
 import pandas as pd
+from bokeh.embed import components
+from bokeh.plotting import figure
+from bokeh.resources import Resources
 
 from lib.analysis import comparison, curves, intervals, run_data
 from lib.analysis.run_data import Run
@@ -25,7 +29,8 @@ MAX_VIDEO_BYTES = 25_000_000  # total size of the videos in a page
 CURVES = (
     f"Mean return of the last {WINDOW} training episodes, from the tenth on. A band is the range of two seeds around "
     f"their mean, or the {intervals.CONFIDENCE:.0%} bootstrap interval of more seeds around their interquartile mean; "
-    "a run that has ended keeps its last value. Dots are single episodes, and the dashed line counts as solved."
+    "a run that has ended keeps its last value. Dots are single episodes, and the dashed line counts as solved. "
+    "A click on a name hides or shows its runs; the pointer shows values."
 )
 EVALUATIONS = "Diamonds are evaluations without exploration."
 MINUTES = "Minutes include the start of each process, and are summed over all processes of a run."
@@ -39,10 +44,9 @@ PARTS = (
 class Picture(NamedTuple):
     """Figure on the page. Its caption is also its text for screen readers."""
 
-    name: str  # of its file, report-NAME.png
     title: str
     caption: str
-    png: bytes
+    plot: figure
 
 
 class Video(NamedTuple):
@@ -54,22 +58,17 @@ class Video(NamedTuple):
 
 
 def write_report(runs: Sequence[Run], folder: Path, notes: Sequence[str] = ()) -> Path:
-    """Write report.html for runs that each have a finished episode, and its figures as report-*.png beside it.
+    """Write report.html for runs that each have a finished episode. Return the path of the page.
 
-    The folder is created if necessary. `notes` are lines at the top of the page. Return the path of the page.
+    The folder is created if necessary. `notes` are lines at the top of the page.
     """
-    pictures = draw_pictures(runs)
-    html = render_page(runs, pictures, notes)
+    html = render_page(runs, notes)
     folder.mkdir(parents=True, exist_ok=True)
-    for earlier in folder.glob("report-*.png"):
-        earlier.unlink()
-    for picture in pictures:
-        files.write(folder / f"report-{picture.name}.png", picture.png)
     files.write(folder / TEMPLATE, html)
     return folder / TEMPLATE
 
 
-def render_page(runs: Sequence[Run], pictures: Sequence[Picture], notes: Sequence[str] = ()) -> str:
+def render_page(runs: Sequence[Run], notes: Sequence[str] = ()) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,  # run names and command lines may contain HTML
@@ -85,20 +84,23 @@ def render_page(runs: Sequence[Run], pictures: Sequence[Picture], notes: Sequenc
         "commit": [session["commit"] for session in newest],
         "machine": [str(session["machine"]) for session in newest],
     }
+    pictures = draw_pictures(runs)
+    script, places = components([picture.plot for picture in pictures], wrap_script=False, theme=curves.THEME)
     return environment.get_template(TEMPLATE).render(
-        title=_title(runs),
+        title=picture_title([run.params for run in runs], MAX_TITLE),
         notes=notes,
         written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         groups=[(group, swatches[group.runs[0]], comparison.summarise(group)) for group in groups],
         names=[(name, swatches[run]) for name, run in zip(comparison.short_names(runs), runs, strict=True)],
-        pictures=pictures,
+        pictures=list(zip(pictures, places, strict=True)),
+        scripts=["\n".join(Resources(mode="inline", components=["bokeh"]).js_raw), script],
+        nonce=secrets.token_urlsafe(16),  # without it, a browser runs no script
         outcomes=_cells(comparison.outcome_table(runs)),
         differences=_cells(comparison.settings_table(runs)),
         videos=choose_videos(runs),
         runs=runs,
         mixed=[name for name, values in facts.items() if len(set(values)) > 1],
         window=WINDOW,
-        data_uri=_data_uri,
         command=_command,
         settings_of=comparison.settings_of,
     )
@@ -106,7 +108,6 @@ def render_page(runs: Sequence[Run], pictures: Sequence[Picture], notes: Sequenc
 
 def draw_pictures(runs: Sequence[Run]) -> list[Picture]:
     """Draw all figures for which the runs have data."""
-    title = _title(runs)
     groups = comparison.group_runs(runs)
     evaluations = _scalars(groups, "evaluation/mean")
     speeds = _scalars(groups, "train/avg_fps", above=0.0)  # PPO writes 0 before its first steps are counted
@@ -116,17 +117,14 @@ def draw_pictures(runs: Sequence[Run]) -> list[Picture]:
         for run in group.runs
         if sum((parts := run.time_by_part()).values()) > 0
     ]
-    returns = curves.draw_png(curves.draw_returns, groups, "steps", title, evaluations)
     caption = f"{CURVES} {EVALUATIONS if evaluations else ''}"
-    pictures = [Picture("steps", "Return by agent steps", caption, returns)]
+    pictures = [Picture("Return by agent steps", caption, curves.draw_returns(groups, "steps", evaluations))]
     if len(groups) > 1:  # the curves of one group would be the same once more
-        returns = curves.draw_png(curves.draw_returns, groups, "minutes", title)
-        pictures.append(Picture("minutes", "Return by minutes", f"{CURVES} {MINUTES}", returns))
+        pictures.append(Picture("Return by minutes", MINUTES, curves.draw_returns(groups, "minutes")))
     if speeds:
-        pictures.append(Picture("speed", "Speed", SPEED, curves.draw_png(curves.draw_speeds, speeds, title)))
+        pictures.append(Picture("Speed", SPEED, curves.draw_speeds(groups, speeds)))
     if times:
-        shares = curves.draw_png(curves.draw_time_shares, times, title)
-        pictures.append(Picture("parts", "Time by part", PARTS, shares))
+        pictures.append(Picture("Time by part", PARTS, curves.draw_time_shares(times)))
     return pictures
 
 
@@ -145,10 +143,6 @@ def choose_videos(runs: Sequence[Run]) -> list[Video]:
     return [Video(run.name, file.relative_to(run.path.parent), uris.get(file)) for run, _, file in chosen]
 
 
-def _title(runs: Sequence[Run]) -> str:
-    return picture_title([run.params for run in runs], MAX_TITLE)
-
-
 def _data_uri(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
@@ -157,11 +151,11 @@ def _scalars(
     groups: Sequence[comparison.Group], tag: str, above: float = float("-inf")
 ) -> dict[str, list[curves.Series]]:
     """Return a scalar of all runs by group label, where it is above a number; {} if no run has it."""
-    by_group = {}
-    for group in groups:
-        found = [curves.Series.of(*run.scalars[tag], above=above) for run in group.runs if tag in run.scalars]
-        by_group[group.label] = [series for series in found if len(series.x)]
-    return by_group if any(by_group.values()) else {}
+    by_group = {
+        group.label: [curves.Series.of(*run.scalars.get(tag, ([], [])), above=above) for run in group.runs]
+        for group in groups
+    }
+    return by_group if any(len(series.x) for found in by_group.values() for series in found) else {}
 
 
 def _cells(table: pd.DataFrame) -> dict[str, list[object]]:
