@@ -1,6 +1,7 @@
 """Errors that end a run with a one-line message and an exit code."""
 
 import math
+import re
 
 
 class UsageError(Exception):
@@ -29,6 +30,14 @@ class Interrupted(SystemExit):
 
 class EnvironmentFailed(Exception):
     """Error of an environment that would look like an error of this program. The message names the environment."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error, without torch's place in its source."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return re.sub(r"^\[enforce fail[^]]*\][\s.]*", "", line)
 
 
 def counted(noun: str, first: int, last: int) -> str:

@@ -97,15 +97,12 @@ class RunParameters:
     milestone: float | None = setting("another mean return; the time at which a run first reaches it is recorded", None)
     checkpoint_every: int = setting("agent steps between checkpoints", 20_000, low=1)
 
+    log_every = 100  # learner iterations between TensorBoard scalars; no field
+
     @property
     def warm_up(self) -> int:
         """Agent steps before learning begins."""
         return 0
-
-    @property
-    def log_every(self) -> int:
-        """Learner iterations between TensorBoard scalars."""
-        return 100
 
     def __setattr__(self, name: str, value: object) -> None:
         settings = settings_of(type(self))
@@ -188,9 +185,7 @@ class PPOHyperparameters(RunParameters):
     entropy: float = setting("weight of the entropy bonus", 0.01, low=0)
     gradient_norm: float = setting("norm to which larger gradients are scaled down", 0.5, above=0)
 
-    @property
-    def log_every(self) -> int:
-        return 1
+    log_every = 1
 
     def learning_rate_at(self, steps: int) -> float:
         """Return the learning rate after some agent steps. It falls linearly to 0 at `max_steps`."""

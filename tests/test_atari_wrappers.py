@@ -50,13 +50,6 @@ def test_wrap_dqn_stacks_the_frames_of_ptans_wrappers(stack, frames):
     assert np.array_equal(states[10], np.stack([state[-1] for state in states[11 - frames : 11]]))
 
 
-def test_rewards_are_clipped_only_if_asked_for():
-    clipped, plain = (atari_wrappers.wrap_dqn(gym.make(TANKS), clip_reward=clip) for clip in (True, False))
-    (_, ones, _), (_, points, _) = play(clipped, 300), play(plain, 300)
-    assert max(points) > 1.0
-    assert ones == np.sign(points).tolist()
-
-
 @pytest.mark.parametrize(("options", "shape"), [({}, (84, 84, 1)), ({"pytorch_img": True}, (1, 84, 84))])
 def test_wrap_deepmind_gives_the_asked_for_states(options, shape):
     env = atari_wrappers.wrap_deepmind(atari_wrappers.make_atari(PONG), **options)

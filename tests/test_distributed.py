@@ -14,14 +14,11 @@ import psutil
 import pytest
 import torch
 
-from lib.actors import fleet
-from lib.errors import UsageError
 from running import (
     ENVIRONMENT,
     PROJECT,
     assignments,
     checkpoint_of,
-    contents,
     episodes_of,
     folder,
     gone,
@@ -111,23 +108,6 @@ def test_a_run_goes_on_if_actors_are_killed_at_any_time(tmp_path):
 def test_a_number_of_actors_that_does_not_divide_the_environments_is_refused_in_one_line(refused, tmp_path):
     message = refused(ACTORS, "--actors", 3, "--runs-dir", tmp_path)
     assert re.fullmatch(r"error: 3 actors cannot share 16 environments.* 1, 2, 4, 8, 16\n", message)
-
-
-def test_a_resume_whose_actors_are_refused_changes_no_file(ends, refused, tmp_path, monkeypatch):
-    options = (*POLE, "--engine", "inline", "--runs-dir", tmp_path)
-    assert ends(ACTORS, *options, "--stop-after", 512)[0] == 0
-    path = folder(tmp_path)
-    before = contents(path)
-
-    def refuse(*_, **__):
-        raise UsageError("2 processes need more memory")
-
-    monkeypatch.setattr(fleet, "ProcessEngine", refuse)
-    again = ("--engine", "process", "--stop-after", 1024)
-    assert "need more memory" in refused(ACTORS, *resuming(path), *again)
-    assert contents(path) == before
-    assert "need more memory" in refused(ACTORS, *POLE, "--runs-dir", tmp_path, *again)
-    assert folder(tmp_path) == path  # a new run leaves no folder
 
 
 # A cluster in network, process and mount namespaces of its own: nothing outside can be reached, and nothing is left.

@@ -58,11 +58,6 @@ def test_the_signal_to_noise_ratio_of_each_noisy_layer_by_hand():
     assert dqn_model.DQN((3,), 2).snr_metrics() == {}
 
 
-def test_dueling_streams_have_half_the_hidden_units_each():
-    plain, dueling = (dqn_model.DQN((2, 36, 36), 6, dueling=dueling) for dueling in (False, True))
-    assert [len(stream[0].bias) for stream in (plain.advantage, dueling.advantage, dueling.value)] == [512, 256, 256]
-
-
 def test_a_dueling_distribution_subtracts_the_mean_advantage_at_each_atom():
     net, states = dqn_model.DQN((3,), 4, dueling=True, support=(-2.0, 2.0, 5)), torch.rand(5, 3)
     features = net.conv(states)

@@ -44,11 +44,3 @@ def test_an_old_python_is_reported():
     code, errors = start_bare("-c", statement, cwd=PROJECT)
     assert (code, errors.count("\n")) == (2, 1)
     assert "Python 3.10, and 3.11 or newer is needed" in errors
-
-
-def test_a_mistake_in_a_program_keeps_its_traceback(tmp_path):
-    program = f"import sys\nsys.path.append({str(PROJECT)!r})\nimport lib\nimport no_such_module\n"
-    code, errors = start_bare("-c", program, cwd=tmp_path)
-    assert code == 1
-    assert errors.startswith("Traceback")
-    assert "no_such_module" in errors

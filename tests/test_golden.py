@@ -105,7 +105,7 @@ def test_a_run_that_is_stopped_and_killed_equals_one_that_is_not_and_has_its_gol
     kill(script, parts, to_the_end)
     process = run(script, *resuming(parts), *to_the_end)
     assert process.returncode == 0, process.stderr
-    assert differences(checkpoint_of(straight), checkpoint_of(parts)) == ["/evaluations"] * (len(watch) > 2)
+    assert differences(checkpoint_of(straight), checkpoint_of(parts)) == []
     assert episodes_of(straight) == episodes_of(parts)
     assert len(episodes_of(straight)) > 1
     scalars, others = scalars_of(straight), scalars_of(parts)

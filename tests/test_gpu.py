@@ -14,10 +14,8 @@ from running import (
     checkpoint_of,
     differences,
     episodes_of,
-    run,
     run_in_parts,
     scalars_of,
-    trusting,
 )
 
 if not torch.cuda.is_available():
@@ -89,11 +87,3 @@ def test_ppos_first_updates_equal_those_of_a_cpu(tmp_path):
     assert len(losses[0]) == 2
     # Only to a few digits, because a GPU's convolutions round to TF32.
     assert losses[1] == pytest.approx(losses[0], rel=0.02, abs=1e-3)
-
-
-def test_evaluate_runs_on_a_cpu_and_on_a_gpu(tmp_path):
-    path, _ = run_in_parts(PPO, PPO_OPTIONS, tmp_path / "runs", [128], GPU)
-    for device in ("cpu", "cuda"):
-        words = (path, *trusting(path), "--checkpoint", "last", "--episodes", 2, "--device", device)
-        process = run(Path("tools/evaluate.py"), *words)
-        assert process.returncode == 0, process.stderr

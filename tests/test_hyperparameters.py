@@ -45,7 +45,6 @@ def test_pong_has_the_books_hyperparameters_and_every_game_its_run_name():
     [
         ("replay_size", 1e5 + 0.5, "replay_size is 100000.5; it has to be a whole number"),
         pytest.param("gamma", 1.5, "gamma is 1.5; it has to be a finite number, at least 0 and at most 1", id="gamma"),
-        ("stop_reward", "high", "stop_reward is 'high'; it has to be a finite number, or none"),
         ("huber", 1, "huber is 1; it has to be true or false"),
         ("gama", 0.9, "there is no field 'gama'; choose one of env_name, "),
     ],

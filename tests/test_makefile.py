@@ -4,10 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
-from running import ENVIRONMENT, PROJECT, folder, result_of, wait_for
+from running import ENVIRONMENT, PROJECT
 
 # With this Python's packages in place of .venv, so that nothing is installed.
 MAKE = ("make", "--silent", "--assume-old=.venv/.ready", f"BIN={Path(sys.executable).parent}")
@@ -33,18 +32,6 @@ esac
     assert "\nTensorBoard: http://127.0.0.1:6007/\n" in process.stdout
 
 
-@pytest.mark.long
-def test_the_death_of_make_ends_training_and_tensorboard(tmp_path):
-    catch = f"--env-id fakes:Catch-v0 --set stop_reward=none --quiet --runs-dir {tmp_path}"
-    with subprocess.Popen([*MAKE, "train", f"ARGS={catch}"], cwd=PROJECT, env=ENVIRONMENT) as process:
-        wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt")), process)
-        everyone = psutil.Process(process.pid).children(recursive=True)
-        assert any("tensorboard" in " ".join(each.cmdline()) for each in everyone)
-        process.kill()
-    assert psutil.wait_procs(everyone, timeout=30)[1] == []
-    assert result_of(folder(tmp_path))["stopped"] == "SIGTERM"
-
-
 def copy_makefile(target):
     for name in ("Makefile", "requirements.lock", "setup.cfg", "pyproject.toml"):
         (target / name).write_text((PROJECT / name).read_text())
@@ -63,16 +50,6 @@ def test_an_environment_of_another_python_is_not_installed_into(tmp_path, python
     assert ".venv has another Python than" in process.stderr
     assert "run make clean first" in process.stderr
     assert "-m venv" not in process.stdout
-
-
-def test_make_clean_removes_a_link_to_an_environment_but_not_its_target(tmp_path):
-    copy_makefile(tmp_path)
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "file").touch()
-    (tmp_path / ".venv").symlink_to("elsewhere")
-    assert make("clean", cwd=tmp_path).returncode == 0
-    assert not (tmp_path / ".venv").is_symlink()
-    assert (tmp_path / "elsewhere" / "file").exists()
 
 
 def test_make_play_shows_the_last_run_or_else_the_published_model(tmp_path):

@@ -34,7 +34,7 @@ from lib.run.folder import read_json
 from lib.run.stopping import NOT_FINITE
 from lib.system import files, machine
 from lib.system.log import install_command
-from lib.system.parent import kill_with_parent
+from lib.system.processes import kill_with_parent
 
 import pandas as pd
 import torch

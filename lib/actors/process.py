@@ -18,8 +18,7 @@ from lib.actors.engines import Engine
 from lib.actors.worker import Lost, Worker
 from lib.envs import checked_env
 from lib.system.log import start_console
-from lib.system.parent import end_with_learner
-from lib.system.processes import context, describe_exit, kill_child, signals_blocked, start_server
+from lib.system.processes import context, describe_exit, end_with_learner, kill_child, signals_blocked, start_server
 
 Pipe: TypeAlias = "Connection[Any, Any]"
 ENDING = 1.0  # seconds in which all actors may end by themselves when they are closed

@@ -18,7 +18,6 @@ from lib.envs.checked_env import Info, Reset
 from lib.errors import EnvironmentFailed, Fault, UsageError
 from lib.system import processes
 from lib.system.log import start_console
-from lib.system.parent import end_with_learner
 
 PATIENCE = 1.0  # seconds until a process that was asked to end is killed
 
@@ -138,7 +137,7 @@ def _work(
     index: int, make: Callable[[], gym.Env], pipe: Any, parent_pipe: Any, states: Any, errors: Any, *options: Any
 ) -> None:
     """Serve an environment in its process until the parent closes the connection or ends."""
-    end_with_learner()
+    processes.end_with_learner()
     start_console()
     logging.getLogger("lib.envs.observations").setLevel(logging.ERROR)  # the parent has logged its warnings
     with suppress(ConnectionError):  # the parent has ended

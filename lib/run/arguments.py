@@ -122,8 +122,6 @@ def resolve(parser: Parser, argv: Sequence[str] | None, script: str) -> tuple[Ru
     run: Path | None = options.get("resume")
     recorded: Values = {}
     if run is None:
-        if "new_episodes" in options:
-            raise UsageError("--new-episodes needs --resume; a new run starts new episodes anyway")
         options.setdefault("game", _usual_game(parser.hyperparams, env_id))
         fields = before = _usual_fields(parser.hyperparams, options["game"], env_id, config_fields)
     else:
@@ -148,11 +146,6 @@ def resolve(parser: Parser, argv: Sequence[str] | None, script: str) -> tuple[Ru
         _require_equal(run, before | options, after | given)
         options["init"] = options["init"] and Path(options["init"])
         return params, RunOptions(**options, knobs=knobs, owns_process=True)
-    if options.get("stop_after", params.max_steps) <= params.warm_up:
-        raise UsageError(
-            f"--stop-after {options['stop_after']} lies within the warm-up of {params.warm_up} steps; "
-            "give more, or a smaller --set replay_initial=N"
-        )
     words = [*([config.stem] if config else []), *(["init"] if "init" in options else [])]
     changes = _changes(parser.named, words, before, after, options.get("seed", RunOptions.seed))
     return params, RunOptions(**options, knobs=knobs, owns_process=True, changes=changes)

@@ -20,7 +20,7 @@ import torch
 from ignite.engine import Engine, Events
 from torch import nn
 
-from lib.errors import Fault, UsageError
+from lib.errors import Fault, UsageError, first_line
 from lib.experience.interface import State, Stateful
 from lib.run.events import EpisodeEvents, attach_as_last
 from lib.run.folder import GrowingFiles, RunFolder
@@ -80,7 +80,7 @@ def load(file: Path) -> State:
             "anything else may run code"
         ) from error
     except Exception as error:  # zipfile and torch may raise anything on a damaged file
-        raise Fault(f"{file} is damaged: {_first_line(error)}") from error
+        raise Fault(f"{file} is damaged: {first_line(error)}") from error
     return content
 
 
@@ -154,7 +154,7 @@ def save(content: State, file: Path) -> None:
         # torch reports a full disk as a RuntimeError, whose context is the OSError.
         cause = error.__context__ if isinstance(error.__context__, OSError) else error
         raise Fault(
-            f"{file} could not be saved: {_first_line(cause)}. Earlier checkpoints are kept; make room or correct the "
+            f"{file} could not be saved: {first_line(cause)}. Earlier checkpoints are kept; make room or correct the "
             "cause, and continue with --resume"
         ) from error
 
@@ -238,11 +238,3 @@ class Checkpoints:
         content = {name: each.state_dict() for name, each in objects.items()}
         save(content, self.folder / f"{kind}-{self.stopper.steps():09d}.pt")
         remove_outdated(self.folder)
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of an error, without torch's place in its source."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return re.sub(r"^\[enforce fail[^]]*\][\s.]*", "", line)

@@ -1,7 +1,7 @@
 """Console output of a run: its start, a bar and lines while it trains, its result, and commands to copy.
 
-On a terminal, a bar shows the state of the run, and finished episodes get at most one line a second. In a file, the
-state is logged every 30 seconds, and episodes get at most one line every 10 seconds. --quiet leaves start and end.
+On a terminal, a bar shows the state of the run, and an episode is logged at most every 5 seconds. In a file, the state
+is logged every 30 seconds, and an episode at most every 10 seconds. --quiet leaves start and end.
 """
 
 import logging
@@ -57,7 +57,6 @@ class Screen:
         self._next_line, self._next_state = -math.inf, math.inf
         self._bar: tqdm[NoReturn] | None = None  # of the warm-up, or of the training
         self._recent: deque[Episode] = deque(maxlen=WINDOW)  # of this process
-        self._returns: list[float] = []  # of the episodes since the last line
 
     def attach(self, engine: Engine) -> None:
         """Show bar and lines while the engine runs. Attach this after the episode counter."""
@@ -65,7 +64,7 @@ class Screen:
         engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self._start_training)
         engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, self._episode_completed)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self._iteration_completed)
-        engine.add_event_handler(Events.COMPLETED, self._end)
+        engine.add_event_handler(Events.COMPLETED, self._close)
 
     def _start_warm_up(self) -> None:
         if self.warm_up > 0:
@@ -80,38 +79,23 @@ class Screen:
         self._next_state = time.monotonic() + self._intervals[1]
 
     def _episode_completed(self) -> None:
-        self._recent.append(self.episodes.last)
-        self._returns.append(self.episodes.last.total)
+        episode, now = self.episodes.last, time.monotonic()
+        self._recent.append(episode)
+        if now >= self._next_line:
+            self._next_line = now + self._intervals[0]
+            line = "Episode %d: reward=%g, steps=%d, speed=%.1f f/s, elapsed=%s"
+            elapsed = timedelta(seconds=int(self.episodes.seconds_at(episode.clock)))
+            log.info(line, self.episodes.count, episode.total, episode.length, self.speed.recent, elapsed)
 
     def _iteration_completed(self) -> None:
         now = time.monotonic()
-        if self._returns and now >= self._next_line:
-            self._next_line = now + self._intervals[0]
-            self._log_episodes()
         if now >= self._next_state:
             self._next_state = now + self._intervals[1]
-            self._show_state()
-
-    def _log_episodes(self) -> None:
-        """Log the episodes since the last line: the book's line for a single one, otherwise a summary."""
-        count, episode, returns = self.episodes.count, self._recent[-1], self._returns
-        self._returns = []
-        elapsed = timedelta(seconds=int(self.episodes.seconds_at(episode.clock)))
-        if len(returns) > 1:
-            first, mean = count - len(returns) + 1, format_return(sum(returns) / len(returns))
-            values = f"Episodes {first} to {count}: best={max(returns):g}, mean={mean}"
-        else:
-            values = (
-                f"Episode {count}: reward={episode.total:g}, steps={episode.length}, speed={self.speed.recent:.1f} f/s"
-            )
-        log.info("%s, elapsed=%s", values, elapsed)
-
-    def _show_state(self) -> None:
-        if self._bar is None:
-            log.info("Step %s, %s.", f"{self.episodes.steps:,}", self._state())
-        else:
-            self._bar.n = self._share()
-            self._bar.set_description_str(self._state())
+            if self._bar is None:
+                log.info("Step %s, %s.", f"{self.episodes.steps:,}", self._state())
+            else:
+                self._bar.n = self._share()
+                self._bar.set_description_str(self._state())
 
     def _share(self) -> float:
         """Return the share of the way to the goal that is covered, 0 to 1; without a goal, of the step limit."""
@@ -148,11 +132,6 @@ class Screen:
         if to_goal < to_limit:
             return [f"~{timedelta(minutes=math.ceil(to_goal / 60))} left"]
         return [f"limit in ~{timedelta(minutes=math.ceil(to_limit / 60))}"] if 0.0 < to_limit < math.inf else []
-
-    def _end(self) -> None:
-        self._close()
-        if self._returns:
-            self._log_episodes()
 
     def _close(self) -> None:
         if self._bar is not None:

@@ -34,7 +34,7 @@ class Episodes:
 
     The game is solved when, after an iteration, the mean return of the last 100 episodes reaches stop_reward. For each
     episode, engine.state gets what ptan's handlers set: episode, episode_reward, episode_steps, and the metrics reward,
-    steps, avg_reward, avg_steps and time_passed; also the metrics end_step and mean_100.
+    steps, avg_reward and time_passed; also the metrics end_step and mean_100.
 
     Args:
         stop_reward: mean return that the last 100 episodes have to reach, or None.
@@ -51,7 +51,7 @@ class Episodes:
     last: Episode  # the newest one that has ended
 
     MINIMUM = 10  # fewest episodes whose mean can be the best
-    SAVED = ("count", "first", "returns", "smoothed", "smoothed_length", "best_mean", "reached")
+    SAVED = ("count", "first", "returns", "smoothed", "best_mean", "reached")
 
     def __init__(
         self,
@@ -66,7 +66,6 @@ class Episodes:
         self.first: list[float] = []  # returns of the first MINIMUM episodes
         self.returns: deque[float] = deque(maxlen=WINDOW)  # of the last 100 episodes
         self.smoothed: float | None = None  # exponentially smoothed return
-        self.smoothed_length: float | None = None
         self.best_mean = -math.inf
         self.reached: dict[str, dict[str, float]] = {}
         self._seconds_before = -began  # run time of earlier processes, if the run is resumed
@@ -114,8 +113,8 @@ class Episodes:
         self.last = episode
         self.returns.append(episode.total)
         self.first = [*self.first, episode.total][: self.MINIMUM]
-        self.smoothed = _smoothed(self.smoothed, episode.total)
-        self.smoothed_length = _smoothed(self.smoothed_length, float(episode.length))
+        average = episode.total if self.smoothed is None else self.smoothed
+        self.smoothed = SMOOTHING * average + (1 - SMOOTHING) * episode.total
 
     def _publish(self, engine: Engine, episode: Episode) -> None:
         state = engine.state
@@ -126,7 +125,6 @@ class Episodes:
             # A rollout reports its episodes in any order. TensorBoard drops points if a step is smaller than the last.
             "end_step": max(episode.step, state.metrics.get("end_step", 0)),
             "avg_reward": self.smoothed,
-            "avg_steps": self.smoothed_length,
             "mean_100": self.mean,
             "time_passed": self.seconds,
         }
@@ -157,10 +155,6 @@ class Episodes:
     def load_state_dict(self, state: State) -> None:
         vars(self).update({name: state[name] for name in self.SAVED}, returns=deque(state["returns"], WINDOW))
         self._seconds_before += state["seconds"]
-
-
-def _smoothed(average: float | None, value: float) -> float:
-    return SMOOTHING * (value if average is None else average) + (1 - SMOOTHING) * value
 
 
 class EpisodeFile:

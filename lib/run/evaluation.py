@@ -1,10 +1,9 @@
 """Evaluation: whole episodes of a policy, in single environments that are reset to seeds of their own.
 
-`evaluate` plays any number of episodes, side by side in processes if they take long. PeriodicEvaluation plays during
+`evaluate` plays any number of episodes, side by side in processes if they take long. `attach_evaluation` plays during
 training, with --evaluate-every.
 """
 
-import dataclasses
 import logging
 import math
 import multiprocessing
@@ -34,8 +33,7 @@ from lib.run.folder import Json, RunFolder, write_json
 from lib.run.policy import GreedyPolicy
 from lib.system.log import TaskProgress
 from lib.system.machine import cores
-from lib.system.parent import end_with_learner
-from lib.system.processes import context, kill_child, start_server
+from lib.system.processes import context, end_with_learner, kill_child, start_server
 from lib.system.seeds import tagged_seed, undisturbed
 
 log = logging.getLogger(__name__)
@@ -184,12 +182,11 @@ def summary(results: Iterable[EpisodeResult]) -> Json:
 def comparison(result: Json, training: Sequence[float]) -> Json:
     """Return the mean return of training, and whether an evaluation is below it by more than three standard errors.
 
-    It is not below if all its episodes were cut at MAX_STEPS, or if fewer than two training episodes have ended.
+    It is not below if fewer than two training episodes have ended.
     """
     error = math.sqrt(result["std"] ** 2 / result["episodes"] + np.var(training) / len(training))
     below = len(training) > 1 and fmean(training) - result["mean"] > max(3 * error, 1e-6)
-    is_cut = count_at_limit(result["lengths"]) == result["episodes"]
-    return {"training_mean": fmean(training), "below_training": bool(below) and not is_cut}
+    return {"training_mean": fmean(training), "below_training": bool(below)}
 
 
 def log_result(result: Json, advice: str = "") -> None:
@@ -214,49 +211,41 @@ def log_result(result: Json, advice: str = "") -> None:
         )
 
 
-@dataclasses.dataclass
-class PeriodicEvaluation:
-    """Evaluation at intervals during training. Random numbers and speeds of the training are not affected.
+def attach_evaluation(
+    engine: Engine,
+    every: int,
+    policy: Policy,
+    players: Sequence[EpisodePlayer],
+    seed: int,
+    steps: Callable[[], int],
+    untimed: Untimed,
+    stopped: Callable[[], bool],
+) -> None:
+    """Evaluate during training. Its random numbers and speeds are not affected.
 
-    A run that is stopped during an evaluation repeats it when it is resumed.
+    After each evaluation, EVALUATED is fired, with SPREAD in engine.state.metrics.
+
+    Args:
+        every: agent steps between two evaluations.
+        players: players of environments from make_env; one for each episode, if so many can be made.
+        steps: function that returns the agent steps so far.
+        stopped: function that returns whether to abandon an evaluation.
     """
+    last = steps()
 
-    every: int  # agent steps between two evaluations
-    policy: Policy
-    players: Sequence[EpisodePlayer]  # of environments from make_env; one for each episode, if so many can be made
-    seed: int
-    steps: Callable[[], int]  # returns the agent steps so far
-    stopped: Callable[[], bool] = lambda: False  # returns whether to abandon an evaluation
-
-    def attach(self, engine: Engine, untimed: Untimed) -> None:
-        """Evaluate after an iteration if it is due, and at the start of a resumed run.
-
-        Then EVALUATED is fired, with SPREAD in engine.state.metrics.
-        """
-        self._last = self.steps()  # agent step of the last evaluation
-
-        def is_due(engine: Engine, event: int) -> bool:
-            return self.steps() // self.every > self._last // self.every
-
-        def play(engine: Engine) -> None:
-            results: list[EpisodeResult] = []
-            with untimed(), undisturbed():
-                numbers = range(EPISODES_BETWEEN)
-                play_together(self.policy, self.players, self.seed, numbers, results.append, self.stopped)
-            if len(results) == EPISODES_BETWEEN:  # it was not abandoned
-                self._last = self.steps()
-                statistics = summary(results)
-                engine.state.metrics |= {name: statistics[name] for name in SPREAD}
-                engine.fire_event(TrainingEvents.EVALUATED)
-
-        engine.add_event_handler(Events.EPOCH_STARTED(event_filter=is_due), play)
-        engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=is_due), play)
-
-    def state_dict(self) -> dict[str, int]:
-        return {"last": self._last}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self._last = state["last"]
+    @engine.on(Events.ITERATION_COMPLETED)
+    def play_if_due(engine: Engine) -> None:
+        nonlocal last
+        before, last = last, steps()
+        if before // every == last // every:
+            return
+        results: list[EpisodeResult] = []
+        with untimed(), undisturbed():
+            play_together(policy, players, seed, range(EPISODES_BETWEEN), results.append, stopped)
+        if len(results) == EPISODES_BETWEEN:  # it was not abandoned
+            statistics = summary(results)
+            engine.state.metrics |= {name: statistics[name] for name in SPREAD}
+            engine.fire_event(TrainingEvents.EVALUATED)
 
 
 def evaluate_at_end(

@@ -12,7 +12,6 @@ runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[=<value>][-<change>...][-seed<
 """
 
 import hashlib
-import inspect
 import itertools
 import json
 import logging
@@ -154,8 +153,6 @@ def in_use(run: Path) -> bool:
             return False
     except Timeout:
         return True
-    except PermissionError:  # a run of another user
-        return False
 
 
 def find(name: str, runs_dir: Path) -> Path:
@@ -235,18 +232,13 @@ def write_json(file: Path, content: Mapping[str, object]) -> None:
 def describe_network(net: nn.Module) -> dict[str, object]:
     """Return what builds a network: {"class": "module:Name", "options": {...}} for a class of lib.
 
-    For another class, it is {"builder": "FILE.py:NAME"}. NAME is a placeholder for a function that the user has to
-    write if the class is defined in a package, a function or a notebook.
+    For another class, it is {"builder": "FILE.py:NAME"}.
     """
-    net = getattr(net, "_orig_mod", net)  # torch.compile wraps the network
     kind = type(net)
     if kind.__module__.startswith("lib."):
         return {"class": f"{kind.__module__}:{kind.__name__}", "options": net.options}
-    file, name = sys.argv[0], "NAME"
-    with suppress(OSError, TypeError):  # a cell of a notebook is no file
-        if kind.__qualname__ == kind.__name__ and "site-packages" not in inspect.getfile(kind):
-            file, name = inspect.getfile(kind), kind.__name__
-    return {"builder": f"{os.path.abspath(file)}:{name}"}
+    file = getattr(sys.modules[kind.__module__], "__file__", sys.argv[0])  # a cell of a notebook is no file
+    return {"builder": f"{os.path.abspath(file)}:{kind.__name__}"}
 
 
 def session(device: torch.device) -> dict[str, object]:
@@ -265,20 +257,15 @@ def versions() -> dict[str, str]:
 
 
 def current_commit() -> str | None:
-    """Return the project's commit, or None without git, or if this folder is not a git repository.
+    """Return the project's commit, or None without git, or if this folder is not in a git repository.
 
-    If the code or the versions of its packages differ from the commit, "+" and a digest of the differences follow.
+    If files of the code or the versions of its packages differ from the commit, "+" and a digest of the differences
+    follow. New files are ignored.
     """
-    paths = ["--", *(f"{folder}/*.py" for folder in CODE), "setup.cfg", "requirements.lock"]
+    paths = [*(f"{folder}/*.py" for folder in CODE), "setup.cfg", "requirements.lock"]
     try:
-        head, prefix = _git("rev-parse", "HEAD", "--show-prefix").decode().split("\n")[:2]
-        if prefix:  # the commit is that of a repository around this folder
-            return None
-        differences = _git("diff", "--no-ext-diff", "HEAD", *paths)
-        for name in filter(None, _git("ls-files", "-z", "--others", "--exclude-standard", *paths).split(b"\0")):
-            path = files.PROJECT / os.fsdecode(name)
-            if path.is_file():  # not an editor's lock, which is a link to nothing
-                differences += name + path.read_bytes()
+        head = _git("rev-parse", "HEAD").decode().strip()
+        differences = _git("diff", "--no-ext-diff", "HEAD", "--", *paths)
     except (OSError, subprocess.CalledProcessError):
         return None
     return f"{head}+{hashlib.sha1(differences).hexdigest()[:8]}" if differences else head

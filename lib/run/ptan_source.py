@@ -1,7 +1,7 @@
 """Adapter that gives a plain PTAN experience source the interface that a run needs."""
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn, Protocol, SupportsFloat, runtime_checkable
+from typing import NoReturn, Protocol, SupportsFloat
 
 import gymnasium as gym
 from ignite.engine import Engine
@@ -18,13 +18,6 @@ class RewardsSource(Protocol):
     def pop_rewards_steps(self) -> list[tuple[float, int]]:
         """Return the (return, length) of each episode that ended since the last call."""
         ...
-
-
-@runtime_checkable
-class PooledSource(Protocol):
-    """A PTAN source, which steps the environments of its pool."""
-
-    pool: Sequence[gym.Env]
 
 
 class _CountSteps(gym.Wrapper):
@@ -54,10 +47,11 @@ class PtanSource(ExperienceSource):
         self.source = source
         self.engine = engine
         self._steps = 0
-        self._counts = isinstance(source, PooledSource) and all(isinstance(env, gym.Env) for env in source.pool)
-        if isinstance(source, PooledSource) and self._counts:
-            source.pool = [_CountSteps(env, self._count) for env in source.pool]
-            self.frame_skip = frame_skip(source.pool[0])
+        pool: Sequence[gym.Env] = getattr(source, "pool", ())  # a batch generator of the book has none
+        self._counts = bool(pool) and all(isinstance(env, gym.Env) for env in pool)
+        if self._counts:
+            source.pool = [_CountSteps(env, self._count) for env in pool]  # type: ignore[attr-defined]
+            self.frame_skip = frame_skip(pool[0])
 
     def _count(self) -> None:
         self._steps += 1

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from lib.envs.checked_env import Closable, close_all
 from lib.envs.single_env import make_env
-from lib.errors import Interrupted, UsageError
+from lib.errors import UsageError
 from lib.experience.interface import ExperienceSource, Stateful
 from lib.experience.snapshot import without_actions
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
@@ -32,8 +32,9 @@ from lib.run.checkpoint import (
     restore_files,
 )
 from lib.run.console import Screen, continue_command
+from lib.run.episode_player import EpisodePlayer
 from lib.run.episodes import EpisodeFile, Episodes, remove_videos
-from lib.run.evaluation import EPISODES_BETWEEN, PeriodicEvaluation, evaluate_at_end, make_players
+from lib.run.evaluation import EPISODES_BETWEEN, attach_evaluation, evaluate_at_end, make_players
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_as_last, register_events
 from lib.run.folder import GrowingFiles, RunFolder, new_folder, read_json, require_spaces, write_json
 from lib.run.policy import GreedyPolicy
@@ -83,8 +84,8 @@ def setup_ignite(
         The run folder. When the run ends, engine.state.stopped is a key of stopping.EXIT_CODES.
 
     Raises:
-        UsageError: if the run to resume is in use or at its limit, if an option needs `save`, if the environment cannot
-            be made again for evaluations or videos, or if a checkpoint does not fit.
+        UsageError: if the run to resume is in use, if an option needs `save`, if the environment cannot be made again
+            for evaluations or videos, or if a checkpoint does not fit.
         Fault: if no checkpoint of the run to resume can be read.
         TypeError, ValueError: if another argument is wrong.
     """
@@ -119,18 +120,12 @@ def setup_ignite(
         source.stop_asked = stopper.should_stop
         source.traces = options.record_every is not None
         steps, stopped = stopper.steps, stopper.interrupted
-        periodic: PeriodicEvaluation | None = None
+        players: list[EpisodePlayer] = []
         recorder: Recorder | None = None
         with undisturbed():
             if net is not None and options.evaluate_every:
-                try:
-                    players = make_players(partial(make_env, params.env_name, any_actions=True), EPISODES_BETWEEN)
-                except UsageError as error:
-                    raise UsageError(f"{error}. Leave out --evaluate-every") from error
+                players = make_players(partial(make_env, params.env_name, any_actions=True), EPISODES_BETWEEN)
                 opened += [player.env for player in players]
-                periodic = PeriodicEvaluation(
-                    options.evaluate_every, GreedyPolicy(net), players, options.seed, steps, stopped
-                )
             if options.record_every:
                 from lib.run import videos  # few runs need it
 
@@ -161,10 +156,6 @@ def setup_ignite(
         if options.resume:
             if not content:
                 log.info("The run was stopped before its first checkpoint and starts again from the beginning.")
-            next_step, result = source.steps_done + warm_up, read_json(folder.result)
-            needs_evaluation = "evaluation" not in result and (episodes.solved or options.stop_after is None)
-            if result and next_step >= stopper.step_limit and not needs_evaluation:
-                raise UsageError(f"{path} would go on at step {next_step:,}; give a larger --stop-after")
             source.start()
         settings = {"script": run_name, "seed": options.seed, **options.knobs, **dataclasses.asdict(params)}
         tracker: Tracker | None = None
@@ -172,7 +163,7 @@ def setup_ignite(
             from lib.run import tracking
 
             tracker = tracking.start(options.track, folder.path, settings, steps)
-            undo.callback(tracker.fail)
+            undo.callback(tracker.attempt, tracker.close, 1)
         if options.resume:  # the run is accepted, and its files change from here on
             folder.add_session(options.device, options.knobs)
             restore_files(folder, content.get("files", {}), source.steps_done)
@@ -184,28 +175,27 @@ def setup_ignite(
         register_events(engine)
         random_state = RandomState(options.device)
         loop: dict[str, Stateful] = {"iteration": Iteration(engine), "average": board.average, "random": random_state}
-        if periodic is not None:
-            loop["evaluations"] = periodic
         if content:
             # When the loop starts, ignite resets the counter of iterations and the average. No handler draws random
             # numbers between this one and the first batch. A copy, because the content keeps the file open.
-            content = copy.deepcopy({name: content[name] for name in loop if name in content})
-            at_start = partial(restore, {name: loop[name] for name in content}, content)
-            engine.add_event_handler(Events.EPOCH_STARTED(once=1), at_start)
+            content = copy.deepcopy({name: content[name] for name in loop})
+            engine.add_event_handler(Events.EPOCH_STARTED(once=1), partial(restore, loop, content))
             # It has nothing to learn if it was stopped before its result or its evaluation was written.
             end = stopper.check if episodes.solved is None else stopper.solved
             engine.add_event_handler(Events.EPOCH_STARTED(once=1), end)
-        objects |= {**loop, "files": GrowingFiles(folder.path, board.flush)}
+        objects |= {**loop, "files": GrowingFiles(folder.path, board.writer.flush)}
         if isinstance(params, Hyperparameters) and params.learning_rate_final is not None:
             _attach_decay(engine, params, saved["optimizer"], source)
         speed.attach(engine)
         engine.add_event_handler(Events.ITERATION_COMPLETED(every=20), memory.Trimmer())
         stopper.watch_loss(engine)  # before all that record or save an iteration
         engine.add_event_handler(Events.ITERATION_COMPLETED, episodes)
-        board.attach(engine, speed, extra_metrics)
-        board.attach_figures(engine, steps, figures)
-        if periodic is not None:
-            periodic.attach(engine, speed.paused)
+        board.attach_all(engine, speed, extra_metrics, figures)
+        if net is not None and options.evaluate_every:
+            policy = GreedyPolicy(net)
+            attach_evaluation(
+                engine, options.evaluate_every, policy, players, options.seed, steps, speed.paused, stopped
+            )
         engine.add_event_handler(speed.every, source.report, folder.path)
         if recorder is not None and tracker is not None:
             recorder.on_video = tracker.send
@@ -227,10 +217,9 @@ def setup_ignite(
             Checkpoints(objects, folder.checkpoints, params.checkpoint_every, stopper).attach(engine)
 
         def draw_curve() -> None:
-            if episodes.count:
-                from lib.run import curve  # late, because pandas and matplotlib take a second
+            from lib.run import curve  # late, because pandas and matplotlib take a second
 
-                _optional("learning curve", partial(curve.draw_curve, folder.path, params.stop_reward))
+            curve.draw_curve(folder.path, params.stop_reward)
 
         def finish(engine: Engine) -> None:
             """Write the result, close everything, evaluate the network, draw the learning curve, unlock the folder."""
@@ -242,7 +231,7 @@ def setup_ignite(
             else:
                 result = _describe_result(engine, reason, episodes, speed) | source.report(folder.path)
             write_json(folder.result, result)
-            board.write_end(settings, result)
+            board.write_end(result)
             console.log_result(engine, reason, episodes, speed, source.frame_skip)
             if "actors" in result:
                 log.info(result["actors"])
@@ -257,7 +246,8 @@ def setup_ignite(
                 if net is not None and is_due:
                     arguments = GreedyPolicy(net), params.env_name, options, folder, list(episodes.returns), result
                     _optional("evaluation", partial(evaluate_at_end, *arguments))
-                draw_curve()
+                if episodes.count:
+                    _optional("learning curve", draw_curve)
                 if tracker is not None:
                     _optional("tracking", partial(tracker.finish, folder.path, result))
             finally:
@@ -266,13 +256,10 @@ def setup_ignite(
             console.log_next_steps(folder.path, params, options, episodes, reason, is_saved)
 
         def explain(kind: object, error: BaseException | None, trace: object) -> None:
-            """Add the command that continues the run to an error, and draw the learning curve."""
-            if error is None or isinstance(error, KeyboardInterrupt | Interrupted):
-                return
-            if numbered(folder.checkpoints, "step"):
+            """Add the command that continues the run to an error, but not to Ctrl-C."""
+            if isinstance(error, Exception) and numbered(folder.checkpoints, "step"):
                 command = continue_command(folder.path, params.env_name, options, options.stop_after)
                 error.add_note(f"To continue: {command}")
-            draw_curve()
 
         def abandon(engine: Engine, error: BaseException) -> None:
             """Close everything after an error, unlock the run, so that it can be resumed, and raise the error again.

@@ -51,10 +51,9 @@ class Speed:
         self._paused_seconds = 0.0
         self._start = Mark(0, 0.0)
         self._marks: deque[Mark] = deque()  # since WINDOW agent steps ago
-        self._parts_at_start = dict.fromkeys(self.names, 0.0)
         self._samples = 0
         # At the last update of the metrics:
-        self._iteration, self._parts = 0, self._parts_at_start
+        self._iteration, self._parts = 0, dict.fromkeys(self.names, 0.0)
         self._counted: tuple[int, int] | None = None  # agent steps and samples; None until the warm-up ends
 
     def attach(self, engine: Engine) -> None:
@@ -101,8 +100,12 @@ class Speed:
     @property
     def parts(self) -> dict[str, float]:
         """Seconds of training since the engine started, by part."""
-        parts = self._parts_since_process_start() if self._marks else self._parts_at_start
-        return {part: parts[part] - self._parts_at_start[part] for part in self.names}
+        parts = dict.fromkeys(self.names, 0.0)
+        if self._marks:
+            parts |= self.exp_source.clock.seconds
+            parts["sample"] = self._batch_timer.value() - sum(parts.values())
+            parts["learn"] = self._learn_timer.value()
+        return parts
 
     def table(self) -> str:
         """Return a table of the seconds of training, one line per part."""
@@ -128,9 +131,12 @@ class Speed:
         self.warm_up = self._start.since(begun)
         self.learning_since = since_process_start()
         self._marks.append(self._start)
-        self.exp_source.metrics()  # discard the measurements of the warm-up
-        self._iteration, self._parts = engine.state.iteration, self._parts_since_process_start()
-        self._parts_at_start = self._parts
+        # Discard the measurements of the warm-up.
+        self.exp_source.clock.pop()
+        self.exp_source.metrics()
+        self._batch_timer.reset().pause()
+        self._learn_timer.reset()
+        self._iteration = engine.state.iteration
         self._counted = self._counted or (self._start.steps, self._samples)
         engine.fire_event(TrainingEvents.LEARNING_STARTED)
 
@@ -148,7 +154,7 @@ class Speed:
         iterations = max(1, engine.state.iteration - self._iteration)
         # No steps if the only batch so far is the one that ended the warm-up.
         steps, samples = self.exp_source.steps_done - self._counted[0], self._samples - self._counted[1]
-        parts = self._parts_since_process_start()
+        parts = self.parts
         metrics = engine.state.metrics
         metrics["avg_fps"] = self.recent
         metrics["replay_ratio"] = samples / steps if steps else math.nan
@@ -159,12 +165,6 @@ class Speed:
 
     def _mark(self) -> Mark:
         return Mark(self.exp_source.steps_done, since_process_start() - self._paused_seconds)
-
-    def _parts_since_process_start(self) -> dict[str, float]:
-        parts = dict.fromkeys(self.names, 0.0) | dict(self.exp_source.clock.seconds)
-        parts["sample"] = self._batch_timer.value() - sum(parts.values())
-        parts["learn"] = self._learn_timer.value()
-        return parts
 
 
 def format_rate(rate: float) -> str:

@@ -1,8 +1,8 @@
-"""TensorBoard: scalars, figures and hyperparameters of a run."""
+"""TensorBoard: scalars and figures of a run."""
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,7 +10,6 @@ from ignite.engine import Engine, Events
 from ignite.handlers.tensorboard_logger import OutputHandler, TensorboardLogger
 from ignite.metrics import RunningAverage
 from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams
 
 from lib.run.episodes import SMOOTHING, Episodes
 from lib.run.evaluation import SPREAD
@@ -48,28 +47,24 @@ class _Writer(SummaryWriter):
             self.tracker.scalars[tag] = scalar_value
 
 
-class _Logger(TensorboardLogger):
-    """ignite's logger with torch's writer, which ignite uses only if tensorboardX is not installed."""
-
-    def __init__(self, writer: SummaryWriter):
-        self.writer = writer
-
-
-class TensorBoard:
+class TensorBoard(TensorboardLogger):
     """TensorBoard's files in a run folder, written by ignite's handlers. A tracker gets the same scalars."""
 
     def __init__(self, folder: Path, tracker: "Tracker | None" = None):
+        self.writer = _Writer(folder, tracker)  # torch's, which ignite uses only if tensorboardX is not installed
         self.average = RunningAverage(output_transform=lambda output: output["loss"], alpha=SMOOTHING)
-        self.logger = _Logger(_Writer(folder, tracker))
         self.tracker = tracker
 
-    def attach(self, engine: Engine, speed: Speed, extra_metrics: Sequence[str]) -> None:
+    def attach_all(
+        self, engine: Engine, speed: Speed, extra_metrics: Sequence[str], figures: Mapping[str, FigureFunction]
+    ) -> None:
         """Write episodes/* when an episode ends, evaluation/* after evaluations, and train/* and time/* on speed.every.
 
         episodes/* are written against the episode; the mean of 100 is also written against agent steps. It begins with
         the tenth episode, because a mean of fewer depends on luck.
 
-        `extra_metrics` are names of further engine.state.metrics to write as train/*.
+        `extra_metrics` are names of further engine.state.metrics to write as train/*. `figures` are written as
+        pictures/* every FIGURES_EVERY iterations.
         """
 
         def agent_step(engine: Engine, event_name: object) -> int:
@@ -92,43 +87,24 @@ class TensorBoard:
             (OutputHandler("time", list(speed.names), global_step_transform=agent_step), speed.every),
             (OutputHandler("evaluation", list(SPREAD), global_step_transform=agent_step), TrainingEvents.EVALUATED),
         ):
-            self.logger.attach(engine, handler, event)
+            self.attach(engine, handler, event)
         if self.tracker is not None:
             for event in (ended, speed.every, TrainingEvents.EVALUATED):
                 engine.add_event_handler(event, self.tracker.send_scalars)
 
-    def attach_figures(self, engine: Engine, steps: Callable[[], int], figures: Mapping[str, FigureFunction]) -> None:
-        """Write pictures/<name> every FIGURES_EVERY iterations, against the agent step."""
-
-        def write() -> None:
+        def write_figures() -> None:
             for name, draw in figures.items():
-                self.logger.writer.add_figure(f"pictures/{name}", draw(), steps())
+                self.writer.add_figure(f"pictures/{name}", draw(), speed.exp_source.steps_done)
 
-        engine.add_event_handler(Events.ITERATION_COMPLETED(every=FIGURES_EVERY), write)
+        engine.add_event_handler(Events.ITERATION_COMPLETED(every=FIGURES_EVERY), write_figures)
 
-    def write_end(self, hyperparameters: Mapping[str, object], result: Mapping[str, Any]) -> None:
-        """Write result/* of a result.json, and the run's row on the HParams page, against the agent step.
-
-        Hyperparameters that are not numbers, texts or booleans are written as text.
-        """
+    def write_end(self, result: Mapping[str, Any]) -> None:
+        """Write result/* of a result.json, against the agent step."""
         values = {name: result[name] for name in END}
         values["steps_per_second"] = result["this_process"]["steps_per_second"]
-        metrics = {f"result/{name}": value for name, value in values.items() if value is not None}
-        for tag, value in metrics.items():
-            self.logger.writer.add_scalar(tag, value, result["steps"])
-        plain = {
-            name: value if isinstance(value, bool | int | float | str) else str(value)
-            for name, value in hyperparameters.items()
-        }
-        # The first summary, a list of columns, is left out. TensorBoard would use that of one run for all runs.
-        for summary in hparams(plain, metrics)[1:]:  # type: ignore[no-untyped-call]
-            self.logger.writer.file_writer.add_summary(summary)
-
-    def flush(self) -> None:
-        self.logger.writer.flush()
-
-    def close(self) -> None:
-        self.logger.close()
+        for name, value in values.items():
+            if value is not None:
+                self.writer.add_scalar(f"result/{name}", value, result["steps"])
 
 
 def _current_values(output: Mapping[str, object]) -> dict[str, object]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from lib.errors import UsageError
+from lib.errors import UsageError, first_line
 from lib.run.evaluation import SPREAD
 from lib.run.folder import Json, read_params
 from lib.run.stopping import EXIT_CODES
@@ -38,10 +38,10 @@ class Tracker:
     def send_scalars(self) -> None:
         """Send the scalars that were written since the last call."""
         scalars, self.scalars = self.scalars, {}
-        self._attempt(self.write, scalars, self.steps())
+        self.attempt(self.write, scalars, self.steps())
 
     def send(self, file: Path) -> None:
-        self._attempt(self.upload, file)
+        self.attempt(self.upload, file)
 
     def finish(self, run: Path, result: Json) -> None:
         """Send the last scalars, the final evaluation and the learning curve, and close the run at the tracker."""
@@ -50,12 +50,10 @@ class Tracker:
         self.send_scalars()
         if (run / "curve.png").exists():
             self.send(run / "curve.png")
-        self._attempt(self.close, EXIT_CODES[result["stopped"]])
+        self.attempt(self.close, EXIT_CODES[result["stopped"]])
 
-    def fail(self) -> None:
-        self._attempt(self.close, 1)
-
-    def _attempt(self, call: Callable[..., object], *arguments: object) -> None:
+    def attempt(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call one of the functions above, unless one has failed before."""
         if self.has_failed:
             return
         try:
@@ -120,5 +118,4 @@ def start(name: str, run: Path, settings: Mapping[str, object], steps: Callable[
             return {"wandb": track_by_wandb, "mlflow": track_by_mlflow}[name](run, settings, steps)
     except Exception as error:  # the tracker is not our code, and its server may be anywhere
         offline = "; WANDB_MODE=offline needs no account" if name == "wandb" else ""
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UsageError(f"--track {name} failed at the start: {reason}{offline}") from error
+        raise UsageError(f"--track {name} failed at the start: {first_line(error)}{offline}") from error

@@ -142,10 +142,6 @@ def frames_per_second(env: gym.Env) -> float:
     return float(env.metadata.get("render_fps") or DEFAULT_FRAMES_PER_SECOND)
 
 
-class DifferentReplay(Exception):
-    """A replay had another return, length or last state than the episode."""
-
-
 class EpisodeReplayer:
     """Environment with rendering, in which finished episodes are replayed.
 
@@ -181,7 +177,7 @@ class EpisodeReplayer:
 
         Raises:
             Stopped: if `stopped`, which is called before every step, returns True.
-            DifferentReplay: if the replay differs from the episode.
+            Fault: if the replay had another return, length or last state than the episode.
         """
         env, state, taken = self._position_before(trace)
         with ExitStack() as stack:
@@ -216,7 +212,7 @@ class EpisodeReplayer:
                 and np.array_equal(np.asarray(last_state), np.asarray(trace.last_state))
             )
             if not is_equal:
-                raise DifferentReplay(
+                raise Fault(
                     f"in training it had a return of {episode.total:g} in {episode.length} steps. Its replay had a "
                     f"return of {total:g} in {length} steps, or another last state. The environment is not "
                     "deterministic, or it repeats actions at random"

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from lib.system.parent import kill_with_parent
+from lib.system.processes import kill_with_parent
 
 kill_with_parent()
 os.environ.pop("PYTHONSAFEPATH", None)  # set for this process; it does not apply to programs that environments start

@@ -1,18 +1,21 @@
-"""Child processes: start them, end them, and describe how they ended."""
+"""Child processes: start them, end them, describe how they ended, and let them end with their parent."""
 
+import ctypes
 import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, parent_process, resource_tracker
 from multiprocessing.process import BaseProcess
 
 import psutil
 
 from lib.system.files import PROJECT
 
+PR_SET_PDEATHSIG = 1  # prctl(2)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # they stop a run cleanly
 
 # Never fork this process itself: a fork of a process that uses PyTorch threads or a GPU can hang. The fork server has
@@ -77,3 +80,29 @@ def _search_path_of_this_project() -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ |= before
+
+
+def kill_with_parent() -> None:
+    """Have Linux kill this process when its parent ends, even if this process is stopped."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def end_with_learner() -> None:
+    """End this process when the learner, which started it, ends for any reason, even if an environment hangs.
+
+    SIGTERM does nothing, because it may reach all processes of a job, and the learner needs this one for its last
+    iteration.
+    """
+    learner = parent_process()
+    assert learner is not None
+
+    def watch() -> None:
+        learner.join()
+        os._exit(1)
+
+    kill_with_parent()
+    # Neither ignored nor blocked, because programs that an environment starts would inherit that.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    threading.Thread(target=watch, daemon=True).start()

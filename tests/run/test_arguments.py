@@ -73,9 +73,7 @@ def test_a_script_has_the_books_hyperparameters_and_its_options_as_attributes():
         (["--set", "env_name=Acrobot-v1"], "would keep the goal and the name of another game; use --env-id"),
         (["--game", "chess"], "unknown game 'chess'; choose one of pong, breakout-small, breakout, invaders"),
         (["--env-arg", "size=3"], "--env-arg needs --env-id"),
-        (["--env-id", "Maze-v0", "--env-arg", "size"], "--env-arg takes NAME=VALUE, not 'size'"),
         (["--device", "abacus"], "finds no device 'abacus' on this machine; use one of cpu"),
-        (["--stop-after", "10000"], "within the warm-up of 10000 steps"),
         (["--seed", "5000000000"], "'5000000000' is not a whole number, at least 0 and at most 2147483647"),
     ],
 )
@@ -119,21 +117,13 @@ def test_a_config_sets_hyperparameters_and_options_and_the_command_line_wins(con
     params, args = resolve("--config", file, "--set", "gamma=0.95", "--set", "replay_size=300000", "--speed", "low")
     assert (params.replay_initial, params.gamma) == (200_000, 0.95)
     assert (args.envs, args.speed, args.without, args.fast) == (5, "low", ["noisy"], True)
-    with pytest.raises(UsageError, match="replay_initial is 200000; it has to be at most replay_size"):
-        resolve("--config", file)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"gama": 0.9, "envs": 2}', "gama is unknown; the names are env_name, "),
-        ('{"envs": 0}', "argument --envs: '0' is not a whole number, at least 1"),
-    ],
-)
-def test_a_config_with_unknown_or_wrong_entries_is_refused(tmp_path, content, message):
-    (tmp_path / "mine.json").write_text(content)
-    with pytest.raises(UsageError, match=message):
-        resolve("--config", tmp_path / "mine.json")
+    for content, message in (
+        ({"replay_initial": 200_000}, "replay_initial is 200000; it has to be at most replay_size"),
+        ({"gama": 0.9, "envs": 2}, "gama is unknown; the names are env_name, "),
+        ({"envs": 0}, "argument --envs: '0' is not a whole number, at least 1"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            resolve("--config", config(**content))
 
 
 def test_only_env_id_and_game_decide_about_the_environment(config):
@@ -147,18 +137,14 @@ def test_only_env_id_and_game_decide_about_the_environment(config):
     assert (params.env_name, params.gamma, params.stop_reward) == ("MountainCar-v0", 0.5, -110.0)
 
 
-def test_the_settings_of_a_run_can_be_used_again(run):
+def test_the_settings_of_a_run_can_be_used_again_and_are_explained(run, capsys):
     params, args = resolve("--config", run / "params.json", "--seed", 9)
     assert params == dataclasses.replace(PONG, batch_size=8)
     assert (args.envs, args.without, args.seed) == (4, ["noisy"], 9)
-
-
-def test_set_help_shows_the_values_of_this_command_line(run, capsys):
-    for argv in (["--set", "batch_size=8"], ["--resume", run]):
-        with pytest.raises(SystemExit) as end:
-            resolve(*argv, "--set", "help")
-        assert end.value.code == 0
-        assert "batch_size=8                transitions sampled per" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as end:
+        resolve("--resume", run, "--set", "help")
+    assert end.value.code == 0
+    assert "batch_size=8                transitions sampled per" in capsys.readouterr().out
 
 
 def test_a_resume_takes_all_settings_from_the_run_and_accepts_equal_ones(run):

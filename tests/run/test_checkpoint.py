@@ -2,7 +2,6 @@
 
 import math
 import os
-import pickle
 
 import numpy as np
 import pytest
@@ -90,11 +89,10 @@ class Code:
         return os.mkdir, (self.folder,)
 
 
-@pytest.mark.parametrize("write", [torch.save, lambda content, file: pickle.dump(content, file.open("wb"))])
-def test_code_in_a_checkpoint_is_rejected_and_not_run(tmp_path, write):
+def test_code_in_a_checkpoint_is_rejected_and_not_run(tmp_path):
     file = tmp_path / "step-000000001.pt"
-    write({"net": Code(tmp_path / "executed")}, file)
-    with pytest.raises(Fault, match=r"holds (posix\.)?mkdir, and only tensors|is damaged"):
+    torch.save({"net": Code(tmp_path / "executed")}, file)
+    with pytest.raises(Fault, match=r"holds (posix\.)?mkdir, and only tensors"):
         load(file)
     assert not (tmp_path / "executed").exists()
 
@@ -213,8 +211,7 @@ def test_a_checkpoint_loads_into_a_network_of_another_precision(dtypes):
         assert torch.equal(own.state_dict()[name].float(), value.float()), name
 
 
-@pytest.mark.parametrize("content", [{}, {"net": 5}, {"net": nn.Linear(2, 1).state_dict()}])
-def test_a_checkpoint_that_does_not_fit_is_reported_in_one_line(content):
+def test_a_checkpoint_that_does_not_fit_is_reported_in_one_line():
     with pytest.raises(UsageError, match="does not fit 'net'") as error:
-        restore({"net": nn.Linear(1, 1)}, content)
+        restore({"net": nn.Linear(1, 1)}, {"net": nn.Linear(2, 1).state_dict()})
     assert "\n" not in str(error.value)

@@ -10,7 +10,7 @@ from ignite.engine import Engine, Events
 from ptan.ignite import EndOfEpisodeHandler
 
 from lib.experience.episodes import Episode
-from lib.run.episodes import Episodes, format_return
+from lib.run.episodes import Episodes
 from lib.run.events import EpisodeEvents, register_events
 from sources import CountingSource
 
@@ -86,11 +86,6 @@ def test_a_game_whose_every_return_equals_the_goal_is_solved(total):
     assert fired["BOUND_REWARD_REACHED"] == [100]
 
 
-def test_a_small_return_keeps_its_digits():
-    values = 18.126, 0.0034, 2e-16, -1.5e30, math.nan
-    assert [format_return(value) for value in values] == ["18.13", "0.0034", "0.00", "-1.5e+30", "nan"]
-
-
 def test_the_smoothed_return_equals_that_of_ptan():
     returns = {1: 10.0, 2: 0.0, 3: -4.0}
     episodes, _ = run(CountingSource(returns), 3)
@@ -107,5 +102,5 @@ def test_the_counts_continue_after_a_resume():
     after = Episodes(CountingSource(), 18.0)
     after.load_state_dict(before.state_dict())
     assert (after.count, list(after.returns), after.first, after.best_mean) == (2, [1.0, 3.0], [1.0, 3.0], -math.inf)
-    assert (after.smoothed, after.smoothed_length) == (before.smoothed, before.smoothed_length)
+    assert after.smoothed == before.smoothed
     assert after.seconds > before.seconds - 1

@@ -4,18 +4,19 @@ import multiprocessing
 import time
 from contextlib import nullcontext
 from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from gymnasium.wrappers import ClipReward, RecordEpisodeStatistics
-from ignite.engine import Engine, Events
+from ignite.engine import Engine
 
 from fakes import Coded, Counting
 from lib.envs.single_env import make_env
 from lib.run import episode_player, evaluation
 from lib.run.episode_player import EpisodePlayer
-from lib.run.evaluation import SPREAD, PeriodicEvaluation, evaluate
+from lib.run.evaluation import SPREAD, attach_evaluation, evaluate
 from lib.run.events import TrainingEvents, register_events
 
 
@@ -66,70 +67,29 @@ def test_an_endless_episode_is_cut_and_reported(monkeypatch, caplog):
     assert "2 episodes were cut at" in caplog.text
 
 
-def periodic(engine, every, policy, steps, stopped=lambda: False, untimed=nullcontext):
-    """Attach an evaluation in five environments; return it and the list of the steps at which one is completed."""
-    evaluated = []
-    players = [EpisodePlayer(Coded()) for _ in range(5)]
-    attached = PeriodicEvaluation(every, policy, players, 1, steps, stopped)
-    register_events(engine)
-    attached.attach(engine, untimed)
-    engine.add_event_handler(TrainingEvents.EVALUATED, lambda: evaluated.append(steps()))
-    return attached, evaluated
-
-
 def test_evaluations_during_training_change_neither_random_numbers_nor_the_training_time():
-    steps, untimed_blocks = 0, 0
-
-    def train(engine, number):
-        nonlocal steps
-        steps += 4
-        return torch.rand(()).item()
-
     def drawing_policy(states, randoms):
         torch.rand(3)
         return np.zeros(len(states), np.int64)
 
-    def untimed():
-        nonlocal untimed_blocks
-        untimed_blocks += 1
-        return nullcontext()
+    drawn, evaluated, untimed = [], [], Mock(side_effect=nullcontext)
+    engine = Engine(lambda engine, number: drawn.append(torch.rand(()).item()))
+    register_events(engine)
+    players = [EpisodePlayer(Coded()) for _ in range(5)]
 
-    def outputs(every):
-        nonlocal steps
-        steps, collected = 0, []
-        torch.manual_seed(1)
-        engine = Engine(train)
-        if every:
-            _, evaluated = periodic(engine, every, drawing_policy, lambda: steps, untimed=untimed)
-        engine.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: collected.append(engine.state.output))
-        engine.run(range(10))
-        if every:
-            assert evaluated == [12, 20, 32, 40]
-            expected = evaluate(always(0), Coded, episodes=10, seed=1)
-            assert engine.state.metrics == {name: expected[name] for name in SPREAD}
-        return collected
+    def steps():
+        return 4 * len(drawn)
 
-    assert outputs(None) == outputs(10)
-    assert untimed_blocks == 4
-
-
-def test_an_evaluation_that_was_abandoned_is_repeated_before_the_next_update_of_the_resumed_run():
-    def run(state, step, length, abandoned=()):
-        def train(engine, number):
-            nonlocal step
-            step += 5
-
-        engine = Engine(train)
-        attached, evaluated = periodic(engine, 10, always(0), lambda: step, lambda: step in abandoned)
-        if state is not None:
-            engine.add_event_handler(Events.STARTED, lambda: attached.load_state_dict(state))
-        engine.run(range(length))
-        return attached.state_dict(), evaluated
-
-    state, evaluated = run(None, 0, 4, abandoned=(20,))
-    assert evaluated == [10]
-    assert run(state, 20, 2)[1] == [20, 30]
-    assert run(run(None, 0, 4)[0], 20, 2)[1] == [30]
+    attach_evaluation(engine, 10, drawing_policy, players, 1, steps, untimed, lambda: len(drawn) == 10)
+    engine.add_event_handler(TrainingEvents.EVALUATED, lambda: evaluated.append(steps()))
+    torch.manual_seed(1)
+    engine.run(range(13))
+    assert evaluated == [12, 20, 32, 52]  # the one at step 40 is abandoned
+    assert untimed.call_count == 5
+    expected = evaluate(always(0), Coded, episodes=10, seed=1)
+    assert engine.state.metrics == {name: expected[name] for name in SPREAD}
+    torch.manual_seed(1)
+    assert drawn == [torch.rand(()).item() for _ in range(13)]
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import pytest
 from ignite.engine import Engine, Events
 from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams import plugin_data_pb2
 
 from lib.experience.episodes import Episode
 from lib.run import tensorboard
@@ -15,14 +14,14 @@ from lib.run.tensorboard import TensorBoard
 from sources import CountingSource
 
 
-def run(source, iterations, folder, during=lambda engine: None, extra=(), epsilon=0.5):
+def run(source, iterations, folder, during=lambda engine: None, extra=(), epsilon=0.5, figures=()):
     """Run an engine that writes TensorBoard's files."""
     engine = Engine(lambda engine, batch: {"loss": 1.0 / engine.state.iteration, "epsilon": epsilon})
     register_events(engine)
     episodes, speed, board = Episodes(source, 18.0), Speed(source), TensorBoard(folder)
     speed.attach(engine)
     engine.add_event_handler(Events.ITERATION_COMPLETED, episodes)
-    board.attach(engine, speed, extra)
+    board.attach_all(engine, speed, extra, dict(figures))
     during(engine)
     engine.run(source.batches(), max_iters=iterations, epoch_length=iterations)
     board.close()
@@ -73,23 +72,19 @@ def test_agent_steps_of_episodes_never_decrease(tmp_path):
     assert [step for step, _ in scalars(tmp_path)["episodes_by_step/mean_100"]] == [10, 10, 12]
 
 
-def test_figures_hyperparameters_and_the_result_are_written_at_agent_steps(tmp_path, monkeypatch):
+def test_figures_and_the_result_are_written_at_agent_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(tensorboard, "FIGURES_EVERY", 3)
-    board, engine = TensorBoard(tmp_path), Engine(lambda engine, batch: None)
-    board.attach_figures(engine, lambda: 10 * engine.state.iteration, {"empty": lambda: Figure(figsize=(1, 1))})
-    engine.run(range(7))
+    source = CountingSource()
+    source.steps_done = 1000
+    run(source, 7, tmp_path, figures={"empty": lambda: Figure(figsize=(1, 1))})
+    board = TensorBoard(tmp_path)
     speed = {"this_process": {"steps_per_second": None}}
     result = {"steps": 70, "mean_100": 1.5, "best_mean": 2.5, "seconds": 3.0, **speed}
-    board.write_end({"rollout": 16, "engine": "process", "betas": (0.9, 0.99)}, result)
+    board.write_end(result)
     board.close()
-    accumulator = read(tmp_path)
-    assert [event.step for event in accumulator.Images("pictures/empty")] == [30, 60]
+    assert [event.step for event in read(tmp_path).Images("pictures/empty")] == [1003, 1006]
     assert {tag: values for tag, values in scalars(tmp_path).items() if tag.startswith("result/")} == {
         "result/mean_100": [(70, 1.5)],
         "result/best_mean": [(70, 2.5)],
         "result/seconds": [(70, 3.0)],
     }
-    content = accumulator.summary_metadata["_hparams_/session_start_info"].plugin_data.content
-    hparams = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
-    assert (hparams["rollout"].number_value, hparams["engine"].string_value) == (16, "process")
-    assert hparams["betas"].string_value == "(0.9, 0.99)"

@@ -33,11 +33,11 @@ def test_frames_of_every_kind_become_rgb():
         assert np.array_equal(videos.enlarge(frame), videos.enlarge(rgb))
 
 
-@pytest.mark.parametrize(("given", "rate"), [(np.float32(0.5), 0.5), (20, 20.0), (0, 30.0), (None, 30.0)])
-def test_any_number_above_0_is_a_frame_rate(given, rate):
+def test_any_number_above_0_is_a_frame_rate():
     env = Shown()
-    env.metadata = {"render_fps": given}
-    assert videos.frames_per_second(env) == rate
+    for given, rate in ((np.float32(0.5), 0.5), (0, 30.0), (None, 30.0)):
+        env.metadata = {"render_fps": given}
+        assert videos.frames_per_second(env) == rate
 
 
 def test_a_video_is_removed_unless_it_gets_its_name(tmp_path, capfd):
@@ -110,22 +110,18 @@ def warnings(caplog):
     return [record.message for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_every_third_episode_is_recorded_outside_of_the_training_time(tmp_path):
-    recording = Recording(tmp_path, every=3)
-    episodes = [catch_episode(seed) for seed in range(7)]
-    names = [recording.finish(episode) for episode in episodes]
-    third, sixth = (f"episode-{number}-return-{episodes[number - 1].total:g}.webm" for number in (3, 6))
-    assert names == ["", "", third, "", "", sixth, ""]
-    assert recording.files == {third, sixth}
-    assert recording.untimed_blocks == 2
-    assert [path.name for path in recording.announced] == [third, sixth]
-
-
-def test_only_the_newest_videos_are_kept(tmp_path, monkeypatch):
+def test_every_third_episode_is_recorded_outside_of_the_training_time_and_the_newest_videos_are_kept(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(videos, "MAX_KEPT_VIDEOS", 2)
-    recording, episode = Recording(tmp_path), catch_episode()
-    names = [recording.finish(episode) for _ in range(11)]
-    assert recording.files == set(names[-2:])
+    recording = Recording(tmp_path, every=3)
+    episodes = [catch_episode(seed) for seed in range(13)]
+    names = [recording.finish(episode) for episode in episodes]
+    expected = [f"episode-{number}-return-{episodes[number - 1].total:g}.webm" for number in (3, 6, 9, 12)]
+    assert list(filter(None, names)) == expected == [names[number - 1] for number in (3, 6, 9, 12)]
+    assert recording.files == set(expected[2:])
+    assert recording.untimed_blocks == 4
+    assert [path.name for path in recording.announced] == expected
 
 
 @pytest.mark.parametrize("difference", ["total", "length", "last_state", "longer"])
