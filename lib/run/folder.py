@@ -234,7 +234,7 @@ def describe_network(net: nn.Module) -> dict[str, object]:
 
     For another class, it is {"builder": "FILE.py:NAME"}.
     """
-    kind = type(net)
+    kind = type(getattr(net, "_orig_mod", net))  # torch.compile wraps the network
     if kind.__module__.startswith("lib."):
         return {"class": f"{kind.__module__}:{kind.__name__}", "options": net.options}
     file = getattr(sys.modules[kind.__module__], "__file__", sys.argv[0])  # a cell of a notebook is no file

@@ -13,11 +13,11 @@ class RandomState:
     """The global random generators of Python, numpy and torch as one object with a state_dict.
 
     Args:
-        devices: devices in use. The generators of CUDA's GPUs among them are included; other GPUs are left alone.
+        devices: devices in use. The generators of GPUs among them are included; other GPUs are left alone.
     """
 
     def __init__(self, *devices: torch.device):
-        self._gpus = [device for device in devices if device.type == "cuda"]
+        self._gpus = [device for device in devices if device.type in ("cuda", "mps")]
 
     def state_dict(self) -> dict[str, object]:
         version, words, gauss = random.getstate()
@@ -27,7 +27,9 @@ class RandomState:
             "python": [version, list(words), gauss],
             "numpy": [name, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached],
             "torch": torch.get_rng_state(),
-            "cuda": [torch.cuda.get_rng_state(gpu) for gpu in self._gpus],
+            "cuda": [
+                torch.mps.get_rng_state() if gpu.type == "mps" else torch.cuda.get_rng_state(gpu) for gpu in self._gpus
+            ],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -37,14 +39,19 @@ class RandomState:
         np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
         torch.set_rng_state(state["torch"])
         for gpu, saved in zip(self._gpus, state["cuda"], strict=False):  # there is none after a change from CPU to GPU
-            torch.cuda.set_rng_state(saved, gpu)
+            if gpu.type == "mps":
+                torch.mps.set_rng_state(saved)
+            else:
+                torch.cuda.set_rng_state(saved, gpu)
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Restore the global generators on exit, so that the block does not change the random numbers drawn after it."""
-    gpus = torch.cuda.device_count() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
-    random_state = RandomState(*(torch.device("cuda", index) for index in range(gpus)))
+    gpus = [torch.device("mps")] if torch.backends.mps.is_available() else []
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        gpus += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    random_state = RandomState(*gpus)
     before = random_state.state_dict()
     try:
         yield
