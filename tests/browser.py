@@ -1,9 +1,9 @@
-"""Open a page in a real browser without a display, describe it and save a screenshot.
+"""Open a page in Chromium, from the package PySide6-WebEngine, without a display; describe it and save a picture.
 
     python tests/browser.py PAGE PICTURE WIDTH light
     python tests/browser.py PAGE PICTURE WIDTH dark
 
-The browser is Chromium, from the package PySide6-WebEngine. The description is printed as JSON.
+The description is printed as JSON.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-SECONDS = 60  # time limit for loading the page
+SECONDS = 60  # time limit
 FLAGS = "--no-sandbox --disable-gpu --disable-dev-shm-usage"  # as in a container
 DARK = "--blink-settings=preferredColorScheme=0"
 # A table's number is the width that is hidden when its box is scrolled to the right.
@@ -32,16 +32,22 @@ DESCRIBE = """JSON.stringify({
   videos: [...document.querySelectorAll("video")].map(video => [video.videoWidth, video.error && video.error.message]),
   scripts: document.scripts.length,
   fetched: performance.getEntriesByType("resource").map(entry => entry.name).filter(name => !name.startsWith("data:")),
-  text: Object.fromEntries([...document.querySelectorAll("section")].map(section => [section.id, section.innerText])),
 })"""
 
 
-def look(page: Path, picture: str, width: int) -> dict[str, Any]:
-    """Open a page in a window of the given width, wait until it is loaded, and save a picture of the window.
+def open_page(page: Path, picture: Path, width: int, dark: bool) -> dict[str, Any]:
+    """Return the description of a page in a window of this width. The browser is a process of its own."""
+    pytest.importorskip("PySide6", reason="make test-long installs the browser")
+    command = [sys.executable, __file__, page, picture, str(width), "dark" if dark else "light"]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=2 * SECONDS)
+    assert process.returncode == 0, process.stderr
+    description: dict[str, Any] = json.loads(process.stdout)
+    return description
 
-    Returns:
-        What the JavaScript in DESCRIBE reports, and the console messages; empty if the page did not load in time.
-    """
+
+def main(page: str, picture: str, width: str, colours: str) -> None:
+    os.environ |= {"QT_QPA_PLATFORM": "offscreen"}
+    os.environ |= {"QTWEBENGINE_CHROMIUM_FLAGS": f"{FLAGS} {DARK if colours == 'dark' else ''}"}
     from PySide6.QtCore import QTimer, QUrl
     from PySide6.QtWebEngineCore import QWebEnginePage, QWebEngineSettings
     from PySide6.QtWebEngineWidgets import QWebEngineView
@@ -56,42 +62,24 @@ def look(page: Path, picture: str, width: int) -> dict[str, Any]:
     application = QApplication(sys.argv[:1])
     view = QWebEngineView()
     shown = Page(view)
-    shown.settings().setAttribute(QWebEngineSettings.WebAttribute.ShowScrollBars, False)  # as on a phone
     view.setPage(shown)
-    view.resize(width, 900)
-    description: dict[str, Any] = {}
+    shown.settings().setAttribute(QWebEngineSettings.WebAttribute.ShowScrollBars, False)  # as on a phone
+    view.resize(int(width), 900)
 
-    def describe(answer: str) -> None:
-        description.update(json.loads(answer), console=list(Page.messages))
+    def finish(description: str) -> None:
         view.grab().save(picture)
-        application.quit()
+        print(json.dumps(json.loads(description) | {"console": Page.messages}), flush=True)
+        os._exit(0)  # a normal exit may wait for a renderer process
 
     def ask() -> None:
-        shown.runJavaScript(DESCRIBE, describe)
+        shown.runJavaScript(DESCRIBE, finish)
 
     view.loadFinished.connect(lambda: QTimer.singleShot(3000, ask))  # by then the page is drawn, and videos are read
-    view.setUrl(QUrl.fromLocalFile(str(page.resolve())))
+    view.setUrl(QUrl.fromLocalFile(str(Path(page).resolve())))
     view.show()
-    QTimer.singleShot(SECONDS * 1000, application.quit)
+    QTimer.singleShot(SECONDS * 1000, lambda: os._exit(1))
     application.exec()
-    return description
-
-
-def open_page(page: Path, picture: Path, width: int, dark: bool) -> dict[str, Any]:
-    """Open a page in a browser in a process of its own, and return its description; for tests."""
-    pytest.importorskip("PySide6", reason="make test-long installs the browser")
-    command = [sys.executable, __file__, page, picture, str(width), "dark" if dark else "light"]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert process.returncode == 0, process.stderr
-    description: dict[str, Any] = json.loads(process.stdout)
-    return description
 
 
 if __name__ == "__main__":
-    opened, screenshot, pixels, colours = sys.argv[1:]
-    os.environ |= {"QT_QPA_PLATFORM": "offscreen"}
-    os.environ |= {"QTWEBENGINE_CHROMIUM_FLAGS": f"{FLAGS} {DARK if colours == 'dark' else ''}"}
-    seen = look(Path(opened), screenshot, int(pixels))
-    print(json.dumps(seen))
-    sys.stdout.flush()
-    os._exit(0 if seen else 1)  # a normal exit may wait for a renderer process
+    main(*sys.argv[1:])

@@ -1,6 +1,5 @@
 """Builders for the tests of lib.ppo: vector environments, rollouts and trainers."""
 
-import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics
@@ -28,21 +27,6 @@ class Fixed:
 
     def values(self, states, truncated=None):
         return 10.0 * states[:, 0].float()
-
-
-def rollout_of(rewards, values, next_values, terminated, ended):
-    """Return a rollout from lists indexed by [t][n]; its states, actions and log-probabilities are 0."""
-    shape = np.shape(rewards)
-    return Rollout(
-        states=torch.zeros(*shape, 1),
-        actions=torch.zeros(shape, dtype=torch.int64),
-        log_probs=torch.zeros(shape),
-        values=torch.tensor(values, dtype=torch.float32),
-        next_values=torch.tensor(next_values, dtype=torch.float32),
-        rewards=torch.tensor(rewards, dtype=torch.float32),
-        terminated=torch.tensor(terminated),
-        ended=torch.tensor(ended),
-    )
 
 
 def random_rollout(steps, envs, state_size=5, n_actions=4):

@@ -54,14 +54,11 @@ def main() -> None:
     player, policy = EpisodePlayer(env), RandomPolicy(env)
     returns: list[float] = []
     lengths: list[int] = []
-    legal: list[float] = []  # share of the actions that are legal, in every step
     rewards: Counter[float] = Counter()
     start = time.perf_counter()
     for number in tqdm(range(args.episodes), unit="episodes", leave=False, disable=None):
         player.start(args.seed, number)
         while player.result is None:
-            if names:
-                legal.append(policy.legal(player.state[None]).mean())
             player.step(policy(player.state[None], [player.random])[0])
             rewards[player.reward] += 1
         returns.append(player.result.total)
@@ -76,8 +73,6 @@ def main() -> None:
         text = f"{low} to {high}, quartiles {', '.join(middle)}"
     error = f" ± {np.std(returns, ddof=1) / len(returns) ** 0.5:.2g}" if len(returns) > 1 else ""
     print(f"rewards       {text}")
-    if names:
-        print(f"legal         {np.mean(legal):.0%} of the actions, on average")
     print(f"length        mean {np.mean(lengths):.0f} steps, {min(lengths)} to {max(lengths)}")
     print(f"return        mean {np.mean(returns):g}{error}, {min(returns):g} to {max(returns):g}")
     print(f"speed         {steps / seconds:,.0f} steps/s")

@@ -26,11 +26,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="output folder (default: run folder, or report/)")
     args = parser.parse_args()
     runs, skipped = select_runs(args.runs, args.runs_dir, with_episodes=True)
-    notes = [f"Skipped: {reason}." for reason in skipped]
-    for note in notes:
-        print(note, file=sys.stderr)
+    for reason in skipped:
+        print(f"Skipped: {reason}.", file=sys.stderr)
     default = runs[0].path if len(args.runs) == 1 else Path("report")
-    print(report.write_report(runs, args.output or default, notes))
+    print(report.write_report(runs, args.output or default))
 
 
 if __name__ == "__main__":

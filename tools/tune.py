@@ -37,7 +37,6 @@ from lib.system.log import install_command
 from lib.system.processes import kill_with_parent
 
 import pandas as pd
-import torch
 
 if find_spec("optuna") is None:
     print(f"error: tune.py needs Optuna, which is not installed; run {install_command('tune')}", file=sys.stderr)
@@ -68,22 +67,22 @@ class Search:
 
     def run(self, trials: int, jobs: int) -> None:
         """Run trials, `jobs` at a time, until `trials` have finished. On Ctrl-C or an error, running trials save."""
-        running: dict[int, Generator[None, None, None]] = {}
+        running: list[Generator[None, None, None]] = []
+        threads = max(1, machine.cores() // jobs)
         try:
             while True:
                 finished = self.study.get_trials(deepcopy=False, states=[TrialState.COMPLETE, TrialState.PRUNED])
-                for job in range(jobs):
-                    if job not in running and len(finished) + len(running) < trials:
-                        running[job] = self._trial(job, threads=max(1, machine.cores() // jobs))
+                new = max(0, min(jobs, trials - len(finished)) - len(running))
+                running += [self._trial(threads) for _ in range(new)]
                 if not running:
                     return
-                running = {job: trial for job, trial in running.items() if next(trial, "ended") != "ended"}
+                running = [trial for trial in running if next(trial, "ended") != "ended"]
                 time.sleep(0.5)
         finally:
-            for trial in running.values():
+            for trial in running:
                 trial.close()
 
-    def _trial(self, job: int, threads: int) -> Generator[None, None, None]:
+    def _trial(self, threads: int) -> Generator[None, None, None]:
         """Run a trial, or resume the run of an interrupted one. Yield while its process runs, then record its end.
 
         Raises:
@@ -95,7 +94,7 @@ class Search:
         folder = self.folder / "trials" / trial.user_attrs["folder"]
         folder.mkdir(parents=True, exist_ok=True)
         print(f"Trial {trial.number}: {shlex.join(assigned(trial.params))}", flush=True)
-        process = self._start(folder, assigned(trial.params), job, threads)
+        process = self._start(folder, assigned(trial.params), threads)
         code, comparison = None, FIRST_COMPARISON
         try:
             while code is None:
@@ -131,17 +130,15 @@ class Search:
             last_line = output.read_text(errors="replace").strip().rpartition("\n")[2]
             raise Fault(f"trial {trial.number} ended with exit code {code}: {last_line} (all output is in {output})")
 
-    def _start(self, folder: Path, values: list[str], job: int, threads: int) -> "subprocess.Popen[bytes]":
+    def _start(self, folder: Path, values: list[str], threads: int) -> "subprocess.Popen[bytes]":
         """Start the script with a trial's values, to resume the run in the folder if there is one."""
         resume = [word for run in folder.glob("runs/*/params.json") for word in ("--resume", str(run.parent))]
-        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(",")
-        environment = {"OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": gpus[job % len(gpus)]}
         with (folder / "output.txt").open("ab") as output:
             return subprocess.Popen(
                 [sys.executable, *self._command, *values, *resume, "--quiet", "--runs-dir", str(folder / "runs")],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=os.environ | environment,
+                env=os.environ | {"OMP_NUM_THREADS": str(threads)},
                 start_new_session=True,  # Ctrl-C stops the search, which then stops the process once
                 preexec_fn=kill_with_parent,
             )

@@ -1,15 +1,14 @@
 """Engines: where actors run. An engine only starts, sends, receives and ends; see fleet.py for everything else."""
 
-from abc import ABC, abstractmethod
 from collections import deque
+from typing import Protocol
 
 from lib.actors.worker import Worker
 
 
-class Engine(ABC):
+class Engine(Protocol):
     """Interface of the engines. Actors are numbered from 0; each answers its messages in order."""
 
-    @abstractmethod
     def start(self, index: int) -> None:
         """Start the Worker of an actor, or one in place of a lost one."""
 
@@ -17,22 +16,18 @@ class Engine(ABC):
         """Return packed weights in the form in which `send` takes them, once for all actors."""
         return packed
 
-    @abstractmethod
     def send(self, index: int, method: str, *arguments: object) -> None:
         """Call a method of an actor's Worker. If the actor is lost, `receive` says so later. This never waits."""
 
-    @abstractmethod
     def receive(self, timeout: float) -> list[tuple[int, object]]:
         """Wait up to `timeout` seconds for answers. Return (index, answer).
 
         One Lost stands for all pending answers of a lost actor. It sends nothing more until it is started again.
         """
 
-    @abstractmethod
     def kill(self, index: int) -> None:
         """Kill an actor. `receive` says nothing about it until it is started again."""
 
-    @abstractmethod
     def close(self) -> None:
         """End all actors. This can be called twice."""
 

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +35,8 @@ from lib.experience.transitions import Transitions, pack, unpack
 from lib.system.clock import since_process_start
 from lib.system.machine import cores
 
-# A block that has arrived: its transitions, each with the episode that it ends, or None.
-Steps = list[tuple[ExperienceFirstLast, Episode | None]]
+# A block that has arrived: its transitions, and the episodes that ended, by the index of their last transition.
+Steps = tuple[list[ExperienceFirstLast], dict[int, Episode]]
 
 
 class Players(ExperienceSource):
@@ -115,7 +116,8 @@ class Players(ExperienceSource):
         while True:
             if not self._place:  # a resumed cycle has its blocks
                 self._gather()
-            steps = [step for blocks in self._blocks if blocks for step in blocks[0]]
+            played = [blocks[0] for blocks in self._blocks if blocks]
+            steps = [(each, ended.get(place)) for block, ended in played for place, each in enumerate(block)]
             for transition, episode in steps[self._place :]:
                 self._place += 1
                 self.steps_done += 1
@@ -155,7 +157,7 @@ class Players(ExperienceSource):
             transitions = self._transitions[index]
             assert transitions is not None
             played = [each for step in map(Step, *block.step) for each in transitions.add(step)]
-            self._blocks[index].append([(each, block.episodes.get(place)) for place, each in enumerate(played)])
+            self._blocks[index].append((played, block.episodes))
 
     def metrics(self) -> dict[str, float]:
         """Return policy_lag, player_fps and learner_fps since the last call.
@@ -199,22 +201,21 @@ class Players(ExperienceSource):
 
 
 def _pack(blocks: deque[Steps]) -> State:
-    ended = [[(place, episode) for place, (_, episode) in enumerate(block) if episode is not None] for block in blocks]
     return {
-        "transitions": pack(transition for block in blocks for transition, _ in block),
-        "lengths": [len(block) for block in blocks],
-        "places": [[place for place, _ in each] for each in ended],
-        "episodes": [pack_episodes([episode for _, episode in each]) for each in ended],
+        "transitions": pack(transition for block, _ in blocks for transition in block),
+        "lengths": [len(block) for block, _ in blocks],
+        "places": [list(ended) for _, ended in blocks],
+        "episodes": [pack_episodes(list(ended.values())) for _, ended in blocks],
     }
 
 
 def _unpack(packed: State) -> deque[Steps]:
     transitions = iter(unpack(packed["transitions"]))
-    blocks: deque[Steps] = deque()
-    for length, places, episodes in zip(packed["lengths"], packed["places"], packed["episodes"], strict=True):
-        ended = dict(zip(places, unpack_episodes(episodes), strict=True))
-        blocks.append([(next(transitions), ended.get(place)) for place in range(length)])
-    return blocks
+    columns = (packed[name] for name in ("lengths", "places", "episodes"))
+    return deque(
+        (list(islice(transitions, length)), dict(zip(places, unpack_episodes(episodes), strict=True)))
+        for length, places, episodes in zip(*columns, strict=True)
+    )
 
 
 def _parts(source: ExperienceSourceFirstLast, players: int) -> list[ExperienceSourceFirstLast]:

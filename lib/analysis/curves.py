@@ -22,9 +22,11 @@ from lib.run.episodes import WINDOW
 
 MAX_POINTS = 2_000  # of a run in a figure
 MAX_GROUPS_WITH_DOTS = 4  # with more groups, single episodes would hide the curves
-# The first six are from the palette of Okabe and Ito.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#9467bd")
-DASHES: tuple[list[int], ...] = ([], [10, 4], [2, 3], [10, 3, 2, 3])  # the next one each time COLOURS repeats
+# Of the groups, which share them if there are more. The first six are from the palette of Okabe and Ito.
+COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#9467bd"),
+    *("#8c564b", "#bcbd22", "#17becf", "#e377c2", "#4b7a1e", "#b2182b", "#5254a3", "#a6761d"),
+)
 INK = "#78818a"  # of texts, axes and goals; its contrast to a white page and to a dark one is 4:1
 PARTS = ("act", "environment", "store", "wait", "sample", "learn", "rest")  # of an iteration, in their order
 MIN_LABELLED_PERCENT = 8
@@ -153,19 +155,9 @@ def draw_time_shares(runs: Sequence[tuple[str, Mapping[str, float]]]) -> figure:
     return plot
 
 
-def swatch(number: int) -> str:
-    """Return the CSS background that stands for a group on a page: its colour, striped if the colour repeats."""
-    colour, dash = _style(number)
-    if not dash:
-        return colour
-    width = len(DASHES) - DASHES.index(dash)
-    return f"repeating-linear-gradient(90deg, {colour} 0 {width}px, transparent 0 {len(DASHES) + 1}px)"
-
-
-def _style(number: int) -> tuple[str, list[int]]:
-    """Return a group's colour and dashes, which are the same in all figures."""
-    repeated, colour = divmod(number, len(COLOURS))
-    return COLOURS[colour], DASHES[repeated % len(DASHES)]
+def colour_of(number: int) -> str:
+    """Return a group's colour, which is the same in all figures and on the page."""
+    return COLOURS[number % len(COLOURS)]
 
 
 def _figure(x: str, y: str, **options: Any) -> figure:
@@ -187,15 +179,15 @@ def _thinned(series: Series) -> dict[str, np.ndarray]:
 def _draw_dots(
     plot: figure, group: Group, number: int, points: Series, size: float, marker: str = "circle", alpha: float = 1.0
 ) -> None:
-    style: Any = {"fill_color": _style(number)[0], "line_color": None, "legend_label": _label(group)}
+    style: Any = {"fill_color": colour_of(number), "line_color": None, "legend_label": _label(group)}
     plot.scatter("x", "y", source=_thinned(points), size=size, marker=marker, fill_alpha=alpha, **style)
 
 
 def _draw_group(plot: figure, group: Group, number: int, runs: Sequence[Series]) -> None:
     """Draw the centre, a band and thin lines for several runs, or one normal line per run if there is no band."""
     common = common_band(runs)
-    colour, dash = _style(number)
-    style: Any = {"line_color": colour, "line_dash": dash, "legend_label": _label(group)}
+    colour = colour_of(number)
+    style: Any = {"line_color": colour, "legend_label": _label(group)}
     lines: list[Any] = []
     for run, series in zip(group.runs, runs, strict=True):
         name = f"{group.label}, seed {run.params['seed']}"

@@ -23,8 +23,6 @@ from lib.system.log import without_folder
 
 TEMPLATE = "report.html"
 MAX_TITLE = 1_000  # characters; the browser breaks the lines
-VIDEOS_PER_RUN = 3
-MAX_VIDEO_BYTES = 25_000_000  # total size of the videos in a page
 
 CURVES = (
     f"Mean return of the last {WINDOW} training episodes, from the tenth on. A band is the range of two seeds around "
@@ -49,26 +47,15 @@ class Picture(NamedTuple):
     plot: figure
 
 
-class Video(NamedTuple):
-    """Video of an episode. It has no address (data URI) if it is too large for the page."""
-
-    run: str
-    path: Path  # relative to the folder of the runs
-    uri: str | None
-
-
-def write_report(runs: Sequence[Run], folder: Path, notes: Sequence[str] = ()) -> Path:
-    """Write report.html for runs that each have a finished episode. Return the path of the page.
-
-    The folder is created if necessary. `notes` are lines at the top of the page.
-    """
-    html = render_page(runs, notes)
+def write_report(runs: Sequence[Run], folder: Path) -> Path:
+    """Write report.html for runs that each have a finished episode, to a folder that is created if necessary."""
+    html = render_page(runs)
     folder.mkdir(parents=True, exist_ok=True)
     files.write(folder / TEMPLATE, html)
     return folder / TEMPLATE
 
 
-def render_page(runs: Sequence[Run], notes: Sequence[str] = ()) -> str:
+def render_page(runs: Sequence[Run]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,  # run names and command lines may contain HTML
@@ -77,7 +64,7 @@ def render_page(runs: Sequence[Run], notes: Sequence[str] = ()) -> str:
         undefined=jinja2.StrictUndefined,
     )
     groups = comparison.group_runs(runs)
-    swatches = {run: curves.swatch(number) for number, group in enumerate(groups) for run in group.runs}
+    swatches = {run: curves.colour_of(number) for number, group in enumerate(groups) for run in group.runs}
     newest = [run.params["sessions"][-1] for run in runs]
     facts = {
         "environment": [run.hyperparameters["env_name"] for run in runs],
@@ -88,7 +75,6 @@ def render_page(runs: Sequence[Run], notes: Sequence[str] = ()) -> str:
     script, places = components([picture.plot for picture in pictures], wrap_script=False, theme=curves.THEME)
     return environment.get_template(TEMPLATE).render(
         title=picture_title([run.params for run in runs], MAX_TITLE),
-        notes=notes,
         written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         groups=[(group, swatches[group.runs[0]], comparison.summarise(group)) for group in groups],
         names=[(name, swatches[run]) for name, run in zip(comparison.short_names(runs), runs, strict=True)],
@@ -97,7 +83,11 @@ def render_page(runs: Sequence[Run], notes: Sequence[str] = ()) -> str:
         nonce=secrets.token_urlsafe(16),  # without it, a browser runs no script
         outcomes=_cells(comparison.outcome_table(runs)),
         differences=_cells(comparison.settings_table(runs)),
-        videos=choose_videos(runs),
+        videos=[
+            (run.name, video.stem, base64.b64encode(video.read_bytes()).decode())
+            for run in runs
+            if (video := run_data.best_video(run.path))
+        ],
         runs=runs,
         mixed=[name for name, values in facts.items() if len(set(values)) > 1],
         window=WINDOW,
@@ -126,25 +116,6 @@ def draw_pictures(runs: Sequence[Run]) -> list[Picture]:
     if times:
         pictures.append(Picture("Time by part", PARTS, curves.draw_time_shares(times)))
     return pictures
-
-
-def choose_videos(runs: Sequence[Run]) -> list[Video]:
-    """Choose the best and the newest videos of each run. Videos beyond a total of MAX_VIDEO_BYTES have no URI."""
-    chosen = [
-        (run, rank, file) for run in runs for rank, file in enumerate(run_data.list_videos(run.path)[:VIDEOS_PER_RUN])
-    ]
-    room = MAX_VIDEO_BYTES
-    uris: dict[Path, str] = {}
-    for _, _, file in sorted(chosen, key=lambda video: video[1]):  # the best video of every run comes first
-        size = file.stat().st_size
-        if size <= room:
-            room -= size
-            uris[file] = _data_uri("video/webm", file.read_bytes())
-    return [Video(run.name, file.relative_to(run.path.parent), uris.get(file)) for run, _, file in chosen]
-
-
-def _data_uri(kind: str, content: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def _scalars(

@@ -104,13 +104,15 @@ def returns_before(run: Path, step: int) -> list[float]:
     return returns
 
 
-def list_videos(run: Path) -> list[Path]:
-    """List a run's finished videos: first the one with the best return, then the others from new to old."""
+def best_video(run: Path) -> Path | None:
+    """Return a run's finished video with the best return; of several, the newest one. None if there is no video."""
+
+    def rank(path: Path) -> tuple[float, float]:
+        match = VIDEO_NAME.fullmatch(path.name)
+        return float(match[1]) if match else -math.inf, path.stat().st_mtime
+
     finished = [path for path in (run / "videos").glob("*.webm") if not path.name.endswith(".part.webm")]
-    newest_first = sorted(finished, key=lambda path: (path.stat().st_mtime, path.name), reverse=True)
-    returns = {path: float(match[1]) for path in newest_first if (match := VIDEO_NAME.fullmatch(path.name))}
-    best = max(returns, key=returns.__getitem__, default=None)
-    return sorted(newest_first, key=lambda path: path != best)
+    return max(finished, key=rank, default=None)
 
 
 def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = False) -> tuple[list[Run], list[str]]:
@@ -133,13 +135,9 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
                 raise UsageError(f"{path} has no finished episode, like a new run or a model; there is nothing to show")
             runs[path] = run
         except (UsageError, OSError) as error:  # a run of another user may not be readable
-            paths = places(name, runs_dir)
-            if not any(path.exists() for path in paths):
+            if not any(path.exists() for path in places(name, runs_dir)):
                 raise
-            reason = str(error)
-            for path in paths:
-                reason = reason.replace(f"{path.resolve().parent}/", "")  # a page may be sent to others
-            reasons.append(reason)
+            reasons.append(str(error))
     if not runs:
         raise UsageError(reasons[0])
     return list(runs.values()), reasons

@@ -14,8 +14,6 @@ from torch.nn import functional as F
 
 from lib.errors import UsageError
 
-MAX_ATOMS = 500  # limited because a projection needs memory for batch * atoms ** 2 numbers
-
 
 def require_batch(**tensors: torch.Tensor) -> None:
     """Check that all tensors have the same shape (batch,)."""
@@ -79,10 +77,8 @@ def support(v_min: float, v_max: float, atoms: int) -> torch.Tensor:
     See Bellemare et al. (2017), https://arxiv.org/abs/1707.06887, section 4.
 
     Raises:
-        UsageError: if atoms is out of range, v_min is not below v_max, or float32 cannot hold the returns.
+        UsageError: if v_min is not below v_max, or float32 cannot hold the returns.
     """
-    if not 2 <= atoms <= MAX_ATOMS:
-        raise UsageError(f"atoms is {atoms}; it has to be between 2 and {MAX_ATOMS}")
     returns = torch.linspace(v_min, v_max, atoms)
     if not (returns.diff() > 0.0).all():  # NaN is refused, too
         raise UsageError(

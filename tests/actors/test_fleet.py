@@ -157,21 +157,6 @@ def test_no_process_is_left_after_the_learner_was_killed(engine):
     assert gone(pids)
 
 
-def test_a_signal_while_an_actor_starts_leaves_no_process(monkeypatch):
-    children = []
-    start = processes.context.Process.start
-
-    def start_and_interrupt(process):
-        start(process)
-        children.append(process.pid)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(processes.context.Process, "start", start_and_interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        new_fleet("process", 1)
-    assert gone(children)
-
-
 def test_sigterm_ends_the_programs_of_an_actor_but_not_the_actor():
     with fleet_of("process", 1, lambda actor: subprocess.run(["timeout", "0.1", "sleep", "100"])) as fleet:
         [segment] = gather(fleet)

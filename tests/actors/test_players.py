@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 
 import numpy as np
 import psutil
@@ -12,7 +11,6 @@ import torch
 
 from fakes import Counting, Linear, Random, Unbuildable
 from lib.actors.fleet import Fleet
-from lib.actors.player import block_seed
 from lib.actors.players import Players
 from lib.actors.process import ProcessEngine
 from lib.errors import Fault, UsageError
@@ -143,19 +141,6 @@ def test_the_policy_lag_is_bounded_and_known(players_of):
     assert lags[12:] == [9, 10, 11, 12] * 7
 
 
-def test_the_learners_speed_excludes_the_time_in_which_it_waits(players_of):
-    source = players_of([Counting(200, seconds=0.02)], rounds=4)
-    stream = iter(source)
-    next(stream)
-    source.metrics()
-    waited, start = source.clock.seconds["wait"], time.perf_counter()
-    for _ in itertools.islice(stream, 20):
-        time.sleep(0.01)
-    speed, seconds = source.metrics()["learner_fps"], time.perf_counter() - start
-    assert (waited := source.clock.seconds["wait"] - waited) > 0.0
-    assert speed == pytest.approx(20 / (seconds - waited), rel=0.05)
-
-
 def test_a_lost_player_starts_new_episodes_and_cycles_go_on_without_it(players_of, caplog):
     source = players_of([Counting(23), Counting(23, first=100)], players=2)
     source.traces = True
@@ -217,8 +202,3 @@ def test_environments_that_cannot_be_sent_are_refused(players_of):
         next(iter(players_of([env])))
     with pytest.raises(Fault, match=r"(?s)Player 0 .* failed while it was made.*ModuleNotFoundError"):
         next(iter(players_of([Unbuildable()])))
-
-
-def test_every_block_has_its_own_random_numbers():
-    seeds = {block_seed(*numbers) for numbers in itertools.product(range(3), range(4), range(50))}
-    assert len(seeds) == 3 * 4 * 50

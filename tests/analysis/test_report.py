@@ -64,13 +64,12 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page(runs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("page") / "new" / "folder"
-    return report.write_report([Run.read(run) for run in runs], folder, ["a note"])
+    return report.write_report([Run.read(run) for run in runs], folder)
 
 
 def test_the_page_is_self_contained(runs, page):
     parsed = Page(page.read_text())
     assert page.stat().st_size < 3_000_000
-    assert "a note" in parsed.text
     row = parsed.text.index(runs[1].name)
     assert parsed.text[row + 1 : row + 8] == ["15007", "150", "2.10", "2.10", "15.05", "252.00", "2.00"]
     videos = [decode(video["src"]) for video in parsed.tags["video"]]
@@ -90,19 +89,6 @@ def test_the_figures_hold_the_means_of_all_runs_and_the_goal(runs):
     assert {part: percents[0] for part, percents in shares.items()} == {
         "act": 12.5, "environment": 25.0, "sample": 6.25, "learn": 50.0, "rest": 6.25
     }  # fmt: skip
-
-
-def test_the_best_videos_of_all_runs_come_first_when_room_is_short(monkeypatch, tmp_path):
-    names = [f"episode-{n}-return-{total}.webm" for n, total in ((4, -2), (3, -9), (2, 21), (1, 3))]
-    one = add_videos(make_run(tmp_path / "one"), *names)
-    two = add_videos(make_run(tmp_path / "two"), "by hand.webm")
-    both = [Run.read(one), Run.read(two)]
-    chosen = [names[2], names[3], names[1], "by hand.webm"]  # the best one, and the newest
-    assert [video.path.name for video in report.choose_videos(both)] == chosen
-    size = (one / "videos" / names[3]).stat().st_size
-    monkeypatch.setattr(report, "MAX_VIDEO_BYTES", 2 * size + size // 2)
-    assert [video.path.name for video in report.choose_videos(both) if video.uri] == [names[2], "by hand.webm"]
-    assert str(Path("one", "videos", names[3])) in render_page(one, two)  # named although it is left out
 
 
 def test_texts_of_a_run_are_never_html(tmp_path):
@@ -138,7 +124,7 @@ def test_the_page_is_written_to_the_folder_of_one_run_and_to_a_new_one_for_sever
     (tmp_path / "README.md").touch()  # runs/* matches one
     code, _, errors = ends(REPORT, one, new, tmp_path / "README.md", "--output", tmp_path / "other" / "folder")
     assert (code, errors.count("\n")) == (0, 1)
-    assert errors.strip() in Page((tmp_path / "other" / "folder" / "report.html").read_text()).text
+    assert (tmp_path / "other" / "folder" / "report.html").exists()
 
 
 @pytest.mark.long
@@ -149,7 +135,6 @@ def test_a_browser_shows_the_whole_page(page, tmp_path, width, dark):
     assert [300 < shown < width and height > 200 for shown, height in seen["figures"]] == [True] * 4
     assert [hidden < 2 for hidden in seen["tables"]] == [True] * 2  # the last column can be scrolled into view
     assert seen["videos"] == [[512, None]] * 2
-    assert "\nrun\tsteps\tepisodes\t" in seen["text"]["outcomes"]
     assert (seen["scripts"], seen["fetched"]) == (2, [])
     assert not [line for line in seen["console"] if not line.startswith("[bokeh") or "attempt" in line]
     bright = (np.asarray(Image.open(tmp_path / "seen.png").convert("RGB")).min(axis=2) > 200).mean()

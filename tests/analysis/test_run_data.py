@@ -1,9 +1,11 @@
 """Files of run folders: complete, missing, unfinished and damaged."""
 
+from pathlib import Path
+
 import pytest
 
-from finished_runs import PARTS, add_scalars, in_use, make_run
-from lib.analysis.run_data import Run, returns_before, select_runs
+from finished_runs import PARTS, add_scalars, add_videos, in_use, make_run
+from lib.analysis.run_data import Run, best_video, returns_before, select_runs
 from lib.errors import UsageError
 from lib.run.folder import read_json, write_json
 from lib.system import files
@@ -41,7 +43,7 @@ def test_a_damaged_file_is_reported_in_one_line(tmp_path, content):
     assert "\n" not in str(error.value)
 
 
-def test_what_cannot_be_shown_is_skipped_with_a_reason_that_names_no_folder(tmp_path, monkeypatch):
+def test_what_cannot_be_shown_is_skipped_with_a_reason(tmp_path, monkeypatch):
     good, _ = make_run(tmp_path / "good"), make_run(tmp_path / "new", episodes=0)
     make_run(tmp_path / "project" / "models" / "pong", episodes=0)
     monkeypatch.setattr(files, "PROJECT", tmp_path / "project")
@@ -50,8 +52,16 @@ def test_what_cannot_be_shown_is_skipped_with_a_reason_that_names_no_folder(tmp_
     names = ["good", "new", str(good), "models/pong", "broken", "tune"]
     runs, reasons = select_runs(names, tmp_path, with_episodes=True)
     assert [run.path for run in runs] == [good]  # once, although it is given twice
-    assert [reason.split()[0] for reason in reasons] == ["new", "pong", "broken/params.json", "tune"]
-    with pytest.raises(UsageError, match=r"^new has no finished episode"):
+    assert [Path(reason.split()[0]).name for reason in reasons] == ["new", "pong", "params.json", "tune"]
+    with pytest.raises(UsageError, match=r"new has no finished episode"):
         select_runs(["new"], tmp_path, with_episodes=True)
     with pytest.raises(UsageError, match="there is no run folder 'runn'"):
         select_runs(["good", "runn"], tmp_path)
+
+
+def test_the_video_with_the_best_return_is_chosen_and_the_newest_if_none_has_a_return(tmp_path):
+    names = [f"episode-{n}-return-{total}.webm" for n, total in ((4, -2), (2, 21), (1, 3))]
+    one = add_videos(make_run(tmp_path / "one"), *names)
+    two = add_videos(make_run(tmp_path / "two"), "older.webm", "by hand.webm", "newer.part.webm")
+    assert [best_video(run).name for run in (one, two)] == [names[1], "by hand.webm"]
+    assert best_video(make_run(tmp_path / "three")) is None

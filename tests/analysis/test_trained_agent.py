@@ -9,8 +9,6 @@ import pytest
 import torch
 from gymnasium import spaces
 
-import fakes
-from finished_runs import edit_params
 from lib import dqn_model
 from lib.analysis.trained_agent import TrainedAgent, recorded_network
 from lib.errors import UsageError
@@ -96,19 +94,6 @@ def test_a_function_may_build_the_network_and_wrong_use_is_explained(original_ru
     ):
         with pytest.raises(UsageError, match=message):
             TrainedAgent(original_run, env_id="fakes:Shown-v0", network=name)
-
-
-@pytest.mark.slow
-def test_an_error_of_the_environment_is_not_taken_for_another_version(trained_run, monkeypatch):
-    def reset(*args, **options):
-        raise KeyError("level_7")
-
-    edit_params(trained_run, lambda params: params["hyperparameters"].update(env_name="Shown-v0"))
-    # A script that imports the module itself records no module.
-    assert TrainedAgent(trained_run, env_id="fakes:Shown-v0").env_id == "fakes:Shown-v0"
-    monkeypatch.setattr(fakes.Shown, "reset", reset)
-    with pytest.raises(KeyError, match="level_7"):
-        TrainedAgent(trained_run, env_id="fakes:Shown-v0")
 
 
 def test_a_checkpoint_is_found_by_kind_or_step(tmp_path):

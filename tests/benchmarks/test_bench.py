@@ -8,7 +8,7 @@ import pytest
 import bench
 import results
 from experiments import EXPERIMENTS, Experiment
-from results import Job, Place
+from results import Place
 
 HERE = Place("one", "1e234567")  # a key that is also a number
 
@@ -94,11 +94,3 @@ def test_measurements_that_end_at_once_are_all_kept_with_their_curves(kept):
     assert len(points) == 18
     assert results.curves("x", "length").empty  # those of the replaced measurement are gone, and its figures
     assert "old" not in results.runs("x")
-
-
-def test_what_is_written_is_read_unchanged(kept):
-    results.add(Job("x", "1e5", 3, "--a, b", HERE), {"speed": 2 / 3, "steps": 10**9, "never": float("inf"), "no": None})
-    [row] = results.runs("x").to_dict("records")
-    assert (row["variant"], row["settings"], row["machine"]) == ("1e5", "--a, b", HERE.machine)
-    assert (row["speed"], row["steps"], row["never"]) == (0.6667, 10**9, float("inf"))
-    assert "no" not in row

@@ -3,7 +3,6 @@
 import json
 import math
 import subprocess
-import sys
 
 import pandas as pd
 import pytest
@@ -92,22 +91,3 @@ def test_every_variant_names_a_script():
         for variant, settings in experiment.variants.items():
             if name not in ("latency", "lag") and "; until" not in settings and variant != measures.EMULATOR:
                 assert (PROJECT / measures.command(settings)[1]).exists(), (name, settings)
-
-
-PLAY = """import time
-for n, total in enumerate({}):
-    print(f'global_step={{100 * n}}, episodic_return={{total}}')
-{}
-"""
-
-
-def test_a_peer_ends_when_a_hundred_episodes_reach_the_goal_or_with_its_own_error():
-    def follow(returns, then):
-        return measures.follow([sys.executable, "-c", PLAY.format(returns, then)], 18.0, 30.0)
-
-    # The mean of the first 100 episodes is 17.99. After one more, the mean of the last 100 is 18.2, so the two episodes
-    # after that are not read.
-    reason, episodes = follow([-1.0, *[18.0] * 80, *[18.95] * 19, 20.0, 21.0, 21.0], "time.sleep(60)")
-    assert (reason, len(episodes)) == ("solved", 101)
-    with pytest.raises(SystemExit, match=r"(?s)exit code 1:.*ValueError: no such game"):
-        follow([-21.0], "raise ValueError('no such game')")

@@ -86,12 +86,6 @@ def test_the_lines_to_read_are_those_of_the_script_and_of_what_its_header_names(
     assert ladder.lines_of(script) == (12, 6 + 4 + 5)
 
 
-def test_the_ladder_reads_the_scripts_headers():
-    name, parent, lines, keeps = ladder.row(ladder.PROJECT / "chapter09/02_n_envs.py")
-    assert (name, parent, keeps) == ("chapter09/02_n_envs.py", "chapter09/01_baseline.py", "statistics")
-    assert 0 < int(lines) < 50
-
-
 def test_the_permutation_test_on_numbers_worked_by_hand():
     # Of the 6 ways to draw two of four, only {3, 4} and {1, 2} are as far apart.
     assert significance.permutation_test(np.array([1.0, 2.0]), np.array([3.0, 4.0])) == pytest.approx(2 / 6)

@@ -144,7 +144,13 @@ def test_an_update_equals_that_of_stable_baselines3(monkeypatch, space, actions)
     for weights, expected, first in zip(model.parameters(), theirs, before, strict=True):
         assert (weights - expected).abs().max() < 1e-9
         assert (weights - first).abs().max() > 1e-3
-    assert metrics["clipped"] == pytest.approx(algorithm.logger.name_to_value["train/clip_fraction"], abs=1e-6)
+    for name, logged, factor in (
+        ("clipped", "clip_fraction", 1.0),
+        ("policy_loss", "policy_gradient_loss", 1.0),
+        ("value_loss", "value_loss", 1.0),
+        ("entropy", "entropy_loss", -1.0),
+    ):
+        assert metrics[name] == pytest.approx(factor * algorithm.logger.name_to_value[f"train/{logged}"], abs=1e-6)
     assert metrics["clipped"] > 0.1
 
 
