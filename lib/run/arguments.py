@@ -5,6 +5,7 @@ import dataclasses
 import difflib
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -207,6 +208,11 @@ def _read_settings(run: Path, script: str, kind: type[RunParameters], env_id: st
     recorded = read_params(run)
     if recorded["script"] != script:
         raise UsageError(f"{run} is a run of {recorded['script']}.py; resume it with that script, not {script}.py")
+    if any(run.glob("checkpoints/best-*.pt")) and not any(run.glob("checkpoints/step-*.pt")):
+        raise UsageError(
+            f"{run} has no step-* checkpoint, like a published model, so it cannot be resumed. Start a new run from "
+            f"its network with --init {shlex.quote(str(run))}"
+        )
     fields = recorded["hyperparameters"]
     fields["env_name"] = trusted_id(run, fields["env_name"], env_id)
     try:

@@ -203,8 +203,16 @@ def continue_command(run: Path, env_id: str, options: RunOptions, stop_after: in
     words = ["--resume", _name(run), *env_option(env_id)]
     if not options.owns_process:
         return shlex.join(words)
-    limit = [] if stop_after is None else ["--stop-after", str(stop_after)]
-    line = command(Path(sys.argv[0]), *words, *_again(options), *limit)
+    again = {  # options of this process that a resumed run does not take from params.json
+        "--device": options.device if options.device.type != "cpu" else None,
+        "--evaluate-every": options.evaluate_every,
+        "--record-every": options.record_every,
+        "--track": options.track,
+        "--address": options.knobs.get("address"),  # because the cluster's nodes run code here
+        "--stop-after": stop_after,
+    }
+    words += [word for option, value in again.items() if value is not None for word in (option, str(value))]
+    line = command(Path(sys.argv[0]), *words)
     learners = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
     return f"torchrun --nproc-per-node {learners} --no-python {line}" if learners else line
 
@@ -238,18 +246,3 @@ def _name(run: Path) -> str:
 def shown(path: Path) -> str:
     """Return a path relative to the current folder, or the absolute one if that is shorter."""
     return min(os.path.relpath(path), os.path.abspath(path), key=len)
-
-
-def _again(options: RunOptions) -> list[str]:
-    """Return the options of this process that a resumed run does not take from params.json.
-
-    --time-limit and --quiet are left out: they are about a process, not about the run.
-    """
-    given = {
-        "--device": options.device if options.device.type != "cpu" else None,
-        "--evaluate-every": options.evaluate_every,
-        "--record-every": options.record_every,
-        "--track": options.track,
-        "--address": options.knobs.get("address"),  # because the cluster's nodes run code here
-    }
-    return [word for option, value in given.items() if value is not None for word in (option, str(value))]

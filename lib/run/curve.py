@@ -1,6 +1,5 @@
 """Learning curve of one run, and the title of its picture."""
 
-import io
 import logging
 import textwrap
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from lib.run.console import shown
 from lib.run.episodes import WINDOW, Episodes
 from lib.run.folder import Json, read_params
-from lib.system import files
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +61,5 @@ def draw_curve(run: Path, stop_reward: float | None) -> None:
     shorten_thousands(left.xaxis)
     left.set(ylabel="return")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110)
-    files.write(run / "curve.png", picture.getvalue())
+    figure.savefig(run / "curve.png", dpi=110)
     log.info("Learning curve: %s", shown(run / "curve.png"))

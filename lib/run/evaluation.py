@@ -121,12 +121,10 @@ def make_players(
         try:
             players.append(EpisodePlayer(make_env()))
         except Exception as error:  # of the environment
+            if players:
+                break
             reason = f"{type(error).__name__}: {error}"
-            if not players:
-                raise UsageError(f"an evaluation cannot make an environment of its own: {reason}") from error
-            made = len(players)
-            log.info("The evaluation plays in %d of %d environments, because others fail: %s", made, number, reason)
-            break
+            raise UsageError(f"an evaluation cannot make an environment of its own: {reason}") from error
     return players
 
 

@@ -18,7 +18,6 @@ import logging
 import os
 import platform
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -45,26 +44,17 @@ CODE = ("lib", "chapter08", "chapter09", "distributed", "tools", "benchmarks", "
 
 
 class RunFolder:
-    """A run folder, locked against other processes until `close`.
-
-    Args:
-        path: the folder, which exists.
-        is_new: whether it was made for a new run, not for one that is resumed.
+    """A run folder, which exists. It is locked against other processes until `close`.
 
     Attributes:
         result: path of result.json, which does not exist while the run is learning.
 
     Raises:
-        UsageError: if another process works on the run to resume, or if that run is a published model.
+        UsageError: if another process works on the run.
     """
 
-    def __init__(self, path: Path, is_new: bool):
-        if not is_new and any(path.glob("checkpoints/best-*.pt")) and not any(path.glob("checkpoints/step-*.pt")):
-            raise UsageError(
-                f"{path} has no step-* checkpoint, like a published model, so it cannot be resumed. Start a new run "
-                f"from its network with --init {shlex.quote(str(path))}"
-            )
-        self.path, self._is_new = path, is_new
+    def __init__(self, path: Path):
+        self.path = path
         self.checkpoints, self.result = path / "checkpoints", path / "result.json"
         self._lock = FileLock(self.path / "lock", timeout=1, thread_local=False)  # a tool may look for a moment
         try:
@@ -89,12 +79,6 @@ class RunFolder:
             )
         recorded |= {"knobs": recorded["knobs"] | knobs, "sessions": [*recorded["sessions"], current]}
         write_json(self.path / "params.json", recorded)
-
-    def leave(self, is_refused: bool) -> None:
-        """Release the lock after an error, and remove the folder of a new run that is refused before it plays."""
-        if is_refused and self._is_new:
-            shutil.rmtree(self.path, ignore_errors=True)
-        self.close()
 
     def close(self) -> None:
         self._lock.release()

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import logging
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -106,8 +107,14 @@ def setup_ignite(
     opened: list[Closable] = [source]  # and environments of evaluations and videos
     with ExitStack() as undo:  # a run that is refused leaves nothing open, no new folder, and the files of an old one
         path = options.resume or new_folder(options.runs_dir, f"{params.run_name}-{run_name}{options.changes}")
-        folder = RunFolder(path, is_new=options.resume is None)
-        undo.push(lambda kind, error, trace: folder.leave(isinstance(error, Exception) and not source.steps_done))
+        folder = RunFolder(path)
+
+        def leave(kind: object, error: BaseException | None, trace: object) -> None:
+            if isinstance(error, Exception) and not options.resume and not source.steps_done:
+                shutil.rmtree(path, ignore_errors=True)
+            folder.close()
+
+        undo.push(leave)
         undo.callback(lambda: close_all(opened))
         if trained := options.resume or options.init:
             require_spaces(trained, params.env_name)
@@ -143,8 +150,7 @@ def setup_ignite(
         if content:
             if options.new_episodes:
                 content["source"] = without_actions(content["source"])
-            again = {"speed"} if warm_up else set()  # after another warm-up, the replay ratio is counted anew
-            restore({name: each for name, each in objects.items() if name not in again}, content)
+            restore(objects, content)
             log.info("Resumed at step %s.", f"{source.steps_done:,}")
             if stopper.interrupted():
                 raise UsageError(
@@ -216,11 +222,6 @@ def setup_ignite(
         if net is not None:  # after all that changes the state
             Checkpoints(objects, folder.checkpoints, params.checkpoint_every, stopper).attach(engine)
 
-        def draw_curve() -> None:
-            from lib.run import curve  # late, because pandas and matplotlib take a second
-
-            curve.draw_curve(folder.path, params.stop_reward)
-
         def finish(engine: Engine) -> None:
             """Write the result, close everything, evaluate the network, draw the learning curve, unlock the folder."""
             reason = stopper.reason or ENDED
@@ -245,11 +246,13 @@ def setup_ignite(
             try:
                 if net is not None and is_due:
                     arguments = GreedyPolicy(net), params.env_name, options, folder, list(episodes.returns), result
-                    _optional("evaluation", partial(evaluate_at_end, *arguments))
+                    _optional("evaluation", evaluate_at_end, *arguments)
                 if episodes.count:
-                    _optional("learning curve", draw_curve)
+                    from lib.run import curve  # late, because pandas and matplotlib take a second
+
+                    _optional("learning curve", curve.draw_curve, folder.path, params.stop_reward)
                 if tracker is not None:
-                    _optional("tracking", partial(tracker.finish, folder.path, result))
+                    _optional("tracking", tracker.finish, folder.path, result)
             finally:
                 folder.close()  # not before: a run that is resumed meanwhile would have its result overwritten
             is_saved = bool(numbered(folder.checkpoints, "step"))
@@ -328,10 +331,10 @@ def _describe_result(engine: Engine, stopped: str, episodes: Episodes, speed: Sp
     }
 
 
-def _optional(name: str, work: Callable[[], object]) -> None:
+def _optional(name: str, work: Callable[..., object], *arguments: object) -> None:
     """Do work that Ctrl-C or an error may end, because the run is saved. The program goes on."""
     try:
-        work()
+        work(*arguments)
     except KeyboardInterrupt:
         log.info("The %s was stopped; the run is saved.", name)
     except Exception as error:

@@ -8,7 +8,6 @@ only if return, length and last state of the replay are those of the episode.
 import dataclasses
 import logging
 import math
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import cached_property
@@ -150,22 +149,14 @@ class EpisodeReplayer:
     for all other episodes.
 
     Raises:
-        UsageError: if the environment cannot render or no video can be written on this machine.
+        UsageError: if the environment cannot be made with rendering.
     """
 
     def __init__(self, env_id: str):
         self._env_id = env_id
         # By seed: the environment, its state, and the number of actions since the seeded reset.
         self._kept: dict[int, tuple[gym.Env, object, int]] = {}
-        try:
-            self.env = make_env(env_id, render_mode="rgb_array", any_actions=True)
-            with undisturbed(), tempfile.TemporaryDirectory() as folder, Video(Path(folder) / "x.webm", 1.0) as video:
-                self.env.reset(seed=0)
-                video.write(np.asarray(self.env.render()))
-        except UsageError as error:
-            raise UsageError(
-                f"--record-every cannot record {env_id}: {error}. Run it without --record-every"
-            ) from error
+        self.env = make_env(env_id, render_mode="rgb_array", any_actions=True)
         self.frames_per_second = frames_per_second(self.env)
 
     def play(

@@ -21,14 +21,10 @@ PONG = HYPERPARAMS["pong"]
 
 def new_run(tmp_path, **options):
     """Make a run folder, and close it."""
-    run = RunFolder(new_folder(tmp_path, "pong-01_baseline"), is_new=True)
+    run = RunFolder(new_folder(tmp_path, "pong-01_baseline"))
     folder.write_json(run.path / "params.json", describe("01_baseline", PONG, RunOptions(**options)))
     run.close()
     return run
-
-
-def resumed(run):
-    return RunFolder(run.path, is_new=False)
 
 
 def test_folder_names_are_numbered_if_they_repeat(tmp_path):
@@ -44,7 +40,7 @@ def test_a_resumed_run_adds_its_session_and_logs_a_changed_commit(tmp_path, monk
     for commit in (folder.current_commit(), "another"):
         assert not caplog.records
         monkeypatch.setattr(folder, "current_commit", lambda commit=commit: commit)
-        again = resumed(run)
+        again = RunFolder(run.path)
         again.add_session(torch.device("cpu"), {"patience": 9})
         again.close()
     assert "its commit was" in caplog.text

@@ -153,7 +153,7 @@ def test_a_run_cannot_be_resumed_during_its_final_evaluation(tmp_path, monkeypat
 
     def evaluate(*args, **options):
         with pytest.raises(UsageError, match="is in use by process"):
-            RunFolder(folder(tmp_path), is_new=False)
+            RunFolder(folder(tmp_path))
         asked.append(options["side_by_side"])
         return summary(EpisodeResult(number, 20.0, 5, b"") for number in range(20))
 

@@ -3,7 +3,7 @@
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -26,32 +26,22 @@ def recorded(monkeypatch):
         torch.rand(1)  # a tracker may draw random numbers
         given.rows.append({"agent_steps": step, **row})
 
-    def module(name, **functions):
-        made = ModuleType(name)
-        made.__spec__ = ModuleSpec(name, None)
-        made.__dict__.update(functions)
-        monkeypatch.setitem(sys.modules, name, made)
-
-    module(
-        "wandb",
+    wandb = Mock(
         init=lambda **options: given.config.update(options["config"]) or given.names.append(options["id"]),
-        Settings=lambda **options: options,
-        define_metric=lambda *names, step_metric: None,
         log=lambda row: given.files.append(row) if {"video", "curve"} & row.keys() else log(row),
-        Image=lambda path: path,
-        Video=lambda path, format: path,
         finish=given.closed.append,
     )
-    module(
-        "mlflow",
-        set_experiment=given.names.append,
-        search_runs=lambda filter_string, **options: given.names.append(filter_string) or [],
+    mlflow = Mock(
+        search_runs=lambda **options: [],
         start_run=lambda run_id, run_name, tags: given.names.append(tags["run"]),
         log_params=given.config.update,
         log_metrics=log,
         log_artifact=given.files.append,
         end_run=lambda status: given.closed.append(0 if status == "FINISHED" else status),
     )
+    for name, module in (("wandb", wandb), ("mlflow", mlflow)):
+        module.__spec__ = ModuleSpec(name, None)
+        monkeypatch.setitem(sys.modules, name, module)
     return given
 
 

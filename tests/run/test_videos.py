@@ -16,7 +16,7 @@ from lib.experience.episodes import Episode, EpisodeTrace
 from lib.run import videos
 from lib.run.episodes import remove_videos
 from lib.run.videos import EpisodeReplayer, Video
-from running import BASELINE, CATCH, full_disk
+from running import full_disk
 
 CODED = "fakes:Coded-v0"
 
@@ -169,15 +169,3 @@ def test_a_resume_removes_the_videos_of_undone_episodes(tmp_path, caplog):
     assert recording.files == kept
     assert recording.finish(Episode(1.0, 6, 60, 1.0)) == ""
     assert "No video of episode 1: it ended before the run was resumed" in caplog.text
-
-
-def test_a_run_that_cannot_record_is_refused_before_it_starts(refused, monkeypatch, tmp_path):
-    monkeypatch.setattr("fakes.Shown.render", lambda self: None)
-    for env_id, reason in {
-        "fakes:Catch-v0": "cannot be made with render_mode='rgb_array'",
-        "fakes:Shown-v0": "render() gave object ()",
-    }.items():
-        message = refused(BASELINE, *CATCH, "--runs-dir", tmp_path, "--env-id", env_id, "--record-every", 5)
-        assert f"--record-every cannot record {env_id}" in message
-        assert reason in message
-    assert list(tmp_path.iterdir()) == []

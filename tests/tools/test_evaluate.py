@@ -49,8 +49,7 @@ def test_a_game_that_allows_one_instance_is_evaluated_in_it(answer, refused, tmp
     assert "evaluation cannot make an environment of its own" in refused(
         PPO, *small, "--evaluate-every", 32, "--runs-dir", tmp_path
     )
-    output = answer(PPO, *small, "--quiet", "--runs-dir", tmp_path)
-    assert "plays in 1 of 10 environments, because others fail: RuntimeError: port 5005 is in use" in output
+    answer(PPO, *small, "--quiet", "--runs-dir", tmp_path)
     path = folder(tmp_path)
     assert result_of(path)["evaluation"]["episodes"] == 20
     assert "over 3 episodes" in answer(EVALUATE, path, *trusting(path), "--episodes", 3)
