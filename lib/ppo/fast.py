@@ -228,19 +228,27 @@ class FastTrainer(Trainer):
         return value_loss(values, targets, self.model.return_std)
 
     def after_epoch(self, metrics: Sequence[torch.Tensor], transitions: Transitions) -> None:
-        """Adapt the learning rate to the mean divergence of the epoch's minibatches.
+        """Lower the learning rate if the epoch moved the policy too far; raise it if the policy moved too little.
 
-        A minibatch's divergence is measured before its optimizer step. If the epoch has only one minibatch, it is
-        measured again afterwards.
+        The measure is the mean divergence of the epoch's minibatches, each before its optimizer step. If the epoch has
+        only one minibatch, the divergence is measured again afterwards.
         """
-        if self.settings.kl_target is None:
+        target = self.settings.kl_target
+        if target is None:
             return
         if len(metrics) == 1:
             kl = self._divergence(transitions)
         else:  # the CPU sets the rate, so it has to wait for the epoch
             divergences = [row[KL] for row in fetched(metrics)]
             kl = sum(divergences) / len(divergences)
-        self.adapt_learning_rate(kl)
+        factor = 1.0
+        if kl > 2 * target:
+            factor = 1 / RATE_FACTOR
+        # A single epoch hardly moves the policy, so its low divergence must not raise the rate.
+        elif kl < target / 2 and self.settings.epochs > 1:
+            factor = RATE_FACTOR
+        for group in self.optimizer.param_groups:
+            group["lr"] = min(group["lr"] * factor, self.settings.learning_rate_max)
 
     @torch.no_grad()
     def _divergence(self, transitions: Transitions) -> float:
@@ -253,16 +261,3 @@ class FastTrainer(Trainer):
         self.group.average([kl])
         [[number]] = fetched([kl[None]])
         return number
-
-    def adapt_learning_rate(self, kl: float) -> None:
-        """Lower the learning rate if an epoch moved the policy too far; raise it if the policy moved too little."""
-        target = self.settings.kl_target
-        assert target is not None
-        factor = 1.0
-        if kl > 2 * target:
-            factor = 1 / RATE_FACTOR
-        # A single epoch hardly moves the policy, so its low divergence must not raise the rate.
-        elif kl < target / 2 and self.settings.epochs > 1:
-            factor = RATE_FACTOR
-        for group in self.optimizer.param_groups:
-            group["lr"] = min(group["lr"] * factor, self.settings.learning_rate_max)

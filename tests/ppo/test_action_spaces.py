@@ -9,12 +9,10 @@ import torch
 
 from fakes import ACTION_SPACES
 from lib.analysis.trained_agent import TrainedAgent
-from lib.envs.single_env import make_env
 from lib.envs.vector_env import make_vector_env
 from lib.ppo.fast import FastModel
 from lib.ppo.rollout import Agent, Sampler
 from lib.run.episode_player import EpisodePlayer
-from lib.run.policy import RandomPolicy
 from ppo_setup import trainer_of
 from running import assignments, checkpoint_of, differences, episodes_of, run_in_parts
 
@@ -65,13 +63,3 @@ def test_a_run_is_resumed_bit_for_bit_and_its_policy_acts_alike_everywhere(answe
     assert all(match.action_space.contains(action) for action in match.played)
     pytest.importorskip("onnxruntime")
     assert "same actions in 1,000 states" in answer(Path("tools/export.py"), one, "--env-id", env_id)
-
-
-def test_random_play_keeps_to_the_mask_and_the_bounds():
-    for env_id in IDS:
-        env = make_env(env_id, any_actions=True)
-        states = np.stack([env.reset(seed=1)[0]] * 200)
-        actions = RandomPolicy(env)(states, [np.random.default_rng(seed) for seed in range(200)])
-        assert len(np.unique(actions.reshape(200, -1), axis=0)) > 5
-        if "masked" in env_id:
-            assert actions.min() == 1
