@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 
 import fakes
+from lib.analysis.run_data import Run
 from running import (
     BASELINE,
     CATCH,
@@ -73,11 +74,13 @@ def test_a_run_resumed_without_its_replay_fills_it_again(ends, tmp_path):
     options = ("--env-id", "fakes:Chain-v0", *CATCH[2:], "--set", "checkpoint_replay=false", "--quiet")
     assert ends(BASELINE, *options, "--stop-after", 720, "--runs-dir", tmp_path)[0] == 0
     assert "replay" not in checkpoint_of(folder(tmp_path))
-    code, output, errors = ends(BASELINE, *resuming(folder(tmp_path)), "--stop-after", 1450)
+    code, output, errors = ends(BASELINE, *resuming(folder(tmp_path)), "--stop-after", 1550)
     assert code == 0, errors
     assert "Resumed at step 720." in output
     assert "Replay warm-up: 701 steps" in output
-    assert checkpoint_of(folder(tmp_path))["iteration"]["iteration"] == 20 + 1450 - 720 - 700
+    assert checkpoint_of(folder(tmp_path))["iteration"]["iteration"] == 20 + 1550 - 720 - 700
+    _, ratios = Run.read(folder(tmp_path)).scalars["train/replay_ratio"]
+    assert ratios == [8.0]  # without the steps that fill the replay
 
 
 def test_an_environment_whose_spaces_have_changed_is_refused_and_both_are_named(refused, trained_run, monkeypatch):

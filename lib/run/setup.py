@@ -150,7 +150,8 @@ def setup_ignite(
         if content:
             if options.new_episodes:
                 content["source"] = without_actions(content["source"])
-            restore(objects, content)
+            again = {"speed"} if warm_up else set()  # after another warm-up, the replay ratio is counted anew
+            restore({name: each for name, each in objects.items() if name not in again}, content)
             log.info("Resumed at step %s.", f"{source.steps_done:,}")
             if stopper.interrupted():
                 raise UsageError(
