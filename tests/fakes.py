@@ -358,18 +358,6 @@ class Talkative(Catch):
         return {"path": np.arange(self.t + 1), "episode": "mine"}
 
 
-class Refusing(Shown):
-    """Catch that raises after `left` steps of all instances together; `left` is a class attribute."""
-
-    left = 10**9
-
-    def play(self, action):
-        Refusing.left -= 1
-        if Refusing.left < 0:
-            raise RuntimeError("not allowed")
-        return super().play(action)
-
-
 class Forgetful(Shown):
     """Catch that ignores its seed, so that an episode cannot be restored from its seed and actions."""
 
@@ -627,7 +615,6 @@ for environment in (
     Shown,
     Coded,
     Talkative,
-    Refusing,
     Forgetful,
 ):
     register(environment.__name__, environment)

@@ -95,7 +95,9 @@ class Players(ExperienceSource):
         if not self.fleet.makes:
             for env in self.pool:
                 env.close()  # the players make their own, and some games allow one at a time
-            self.fleet.start([partial(Player, part, self.ROUNDS, self.traces) for part in self._parts])
+            for part in self._parts:
+                part.traces = self.traces
+            self.fleet.start([partial(Player, part, self.ROUNDS) for part in self._parts])
             if self._leaves_cores:
                 torch.set_num_threads(max(1, min(torch.get_num_threads(), cores() - len(self._parts))))
 

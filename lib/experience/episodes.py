@@ -1,7 +1,6 @@
 """Finished episodes."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ class EpisodeTrace(NamedTuple):
 
     Attributes:
         seed: seed of the environment's last seeded reset.
-        actions: all actions since that reset.
+        actions: all actions since that reset, (n, ...).
         last_state: state in which the last action was taken, to check that the same episode was replayed.
         first: index of the episode's first action; earlier actions belong to earlier episodes.
         no_ops: emulator frames before the first action of a native Atari game, start-up included. The native
@@ -22,7 +21,7 @@ class EpisodeTrace(NamedTuple):
     """
 
     seed: int
-    actions: Sequence[object]
+    actions: np.ndarray
     last_state: np.ndarray
     first: int = 0
     no_ops: int | None = None
@@ -37,7 +36,7 @@ class Episode(NamedTuple):
         step: agent steps of the source, over all environments, at the end of the episode.
         clock: seconds from the start of the process to the end of the episode.
         env: index of the environment in its source or actor.
-        trace: function that assembles the trace, because few episodes are ever replayed; None if it is unknown.
+        trace: how to replay it; None unless the source's `traces` is true.
     """
 
     total: float
@@ -45,13 +44,7 @@ class Episode(NamedTuple):
     step: int
     clock: float
     env: int = 0
-    trace: Callable[[], EpisodeTrace] | None = None
-
-
-def to_send(episode: Episode, with_trace: bool) -> Episode:
-    """Return an episode that can be sent to another process, with its trace, or without."""
-    trace = partial(EpisodeTrace, *episode.trace()) if with_trace and episode.trace is not None else None
-    return episode._replace(trace=trace)
+    trace: EpisodeTrace | None = None
 
 
 def pack_episodes(episodes: Sequence[Episode]) -> list[list[float]]:

@@ -37,7 +37,7 @@ class ExperienceSource:
         clock: seconds spent in each of PARTS.
         frame_skip: emulator frames per agent step; 1 if the environment is not an Atari game.
         on_step: function that the source calls with the number of new agent steps.
-        traces: whether episodes need a trace, for videos. The run sets it before the source starts.
+        traces: whether episodes get a trace, for videos. The run sets it before the source starts.
         stop_asked: function that returns whether the run was asked to stop. The run sets it. Sources
             that wait for other processes call it.
     """

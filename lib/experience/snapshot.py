@@ -88,16 +88,14 @@ class Snapshot:
             unneeded = int(self.starts.min())
             kept = self.actions[unneeded:]
             room = np.zeros((max(len(kept), self.ROOM), *kept.shape[1:]), kept.dtype)
-            self._memory = np.concatenate([kept, room])  # a new array, because traces refer to the old one
+            self._memory = np.concatenate([kept, room])  # a new array, because traces are views of the old one
             self._length -= unneeded
             self.starts -= unneeded
         self._memory[self._length] = actions
         self._length += 1
 
-    def trace(
-        self, env: int, length: int, last_state: np.ndarray, no_ops: int | None = None
-    ) -> Callable[[], EpisodeTrace]:
-        """Return a function that assembles the trace of an episode.
+    def trace(self, env: int, length: int, last_state: np.ndarray, no_ops: int | None = None) -> EpisodeTrace:
+        """Return the trace of an episode that has just ended.
 
         Args:
             env: index of the environment in this snapshot.
@@ -106,16 +104,11 @@ class Snapshot:
             no_ops: see EpisodeTrace.
         """
         assert self.resets is not None
-        reset, actions = int(self.resets[env]), self.actions[int(self.starts[env]) :, env]
-
-        def assemble() -> EpisodeTrace:
-            # In nearly every Atari game, the number of no-ops alone determines the first state.
-            first = len(actions) - length if no_ops is None else 0
-            needed = actions if no_ops is None else actions[-length:]
-            rows = needed.tolist() if needed.ndim == 1 else list(needed)
-            return EpisodeTrace(int(self._seeds_of(reset)[env]), rows, last_state, first, no_ops)
-
-        return assemble
+        actions = self.actions[int(self.starts[env]) :, env]
+        first = len(actions) - length
+        if no_ops is not None:  # in nearly every Atari game, it alone determines the first state
+            actions, first = actions[first:], 0
+        return EpisodeTrace(int(self._seeds_of(int(self.resets[env]))[env]), actions, last_state, first, no_ops)
 
     def state_dict(self) -> State:
         """Return the resets, and the actions since the earliest one."""

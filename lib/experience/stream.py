@@ -1,14 +1,13 @@
 """Streams: steps and episodes of environments that are stepped together, with resumption from a checkpoint."""
 
 import logging
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from ale_py.vector_env import AtariVectorEnv
-from gymnasium.vector import AsyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from lib.envs import vector_env
 from lib.envs.atari import frame_skip
@@ -73,7 +72,7 @@ class Stream(ExperienceSource):
 
     This runner of vectorised environments is the only thing that steps them. It is restored by repeating its actions
     from the reset seeds. To limit the time that this takes, an environment gets a new seed when the first episode ends
-    after RESEED_EVERY / total_envs of its own steps. An episode that lasts another MAX_OVERDUE steps is truncated.
+    after RESEED_EVERY / total_envs of its own steps.
 
     Args:
         envs: vector environment of lib.envs.vector_env.
@@ -87,7 +86,6 @@ class Stream(ExperienceSource):
     """
 
     RESEED_EVERY = 500_000  # agent steps, summed over environments; 0 for a new seed at every end of an episode
-    MAX_OVERDUE = 100_000  # agent steps of one environment
 
     def __init__(self, envs: VectorEnv, seed: int = 0, env_range: EnvRange | None = None):
         super().__init__()
@@ -129,24 +127,12 @@ class Stream(ExperienceSource):
         for env in np.flatnonzero(ended).tolist():
             if "final_obs" in infos:  # the environment was reset in the step that ended its episode
                 final_states[env] = infos["final_obs"][env]
-            self._episodes.append(self._episode(env, infos, previous_states[env].copy()))
+            self._episodes.append(self._episode(env, infos, previous_states[env]))
         self._record_no_ops(infos, ended)
-        truncated = truncated & ~terminated
-        overdue = self._snapshot.steps_since_reset - math.ceil(self.RESEED_EVERY / self.env_range.total_envs)
-        cut = ~ended & (overdue >= self.MAX_OVERDUE)
-        if cut.any():
-            log.warning(
-                "Environment %d has not ended its episode for %d steps. The episode was truncated, so that checkpoints "
-                "can be restored in a limited time, and does not count. If the game has no end, register it with "
-                "max_episode_steps.",
-                self.env_range.first + int(np.flatnonzero(cut)[0]),
-                self.MAX_OVERDUE,
-            )
-            truncated = truncated | cut
-        due = cut | ended & (overdue >= 0)
+        due = ended & (self._snapshot.steps_since_reset * self.env_range.total_envs >= self.RESEED_EVERY)
         if due.any():
             self._reseed(due)
-        return Step(previous_states, actions, rewards, terminated, truncated, final_states)
+        return Step(previous_states, actions, rewards, terminated, truncated & ~terminated, final_states)
 
     def _reseed(self, which: np.ndarray) -> None:
         """Reset the environments that `which`, (num_envs,) bool, selects, with new seeds."""
@@ -178,7 +164,7 @@ class Stream(ExperienceSource):
     def _episode(self, env: int, infos: Info, last_state: np.ndarray) -> Episode:
         total, length = self._return_and_length(env, infos)
         no_ops = None if self._no_ops is None else int(self._no_ops[env])
-        trace = self._snapshot.trace(env, length, last_state, no_ops)
+        trace = self._snapshot.trace(env, length, last_state.copy(), no_ops) if self.traces else None
         return Episode(total, length, self.steps_done, since_process_start(), env, trace)
 
     def _return_and_length(self, env: int, infos: Info) -> tuple[float, int]:
@@ -197,11 +183,11 @@ class Stream(ExperienceSource):
     def load_state_dict(self, state: State) -> None:
         """Reset with the seeds of a snapshot, and replay its actions. Half a million Atari steps take a minute or two.
 
-        If that fails or leads to other states, reset all environments and log a warning. A state without actions starts
-        new episodes; see snapshot.without_actions.
+        If that leads to other states, reset all environments and log a warning. A state without actions starts new
+        episodes; see snapshot.without_actions.
 
         Raises:
-            Fault: if it fails in an environment with a process of its own, which has ended.
+            Fault: if an environment raises an error.
         """
         super().load_state_dict(state)
         self.interrupted_states = None
@@ -210,40 +196,21 @@ class Stream(ExperienceSource):
             return
         saved_states: np.ndarray = state["snapshot"]["states"].numpy()
         nothing = [None] * self.envs.num_envs
-        reason = ""
+        vector_env.set_each(self.envs, "restored", state["carried"] or nothing)
         try:
-            vector_env.set_each(self.envs, "restored", state["carried"] or nothing)
-            if "actions" not in state["snapshot"]:  # see without_actions
-                self._restart(saved_states)
-            else:
-                self._replay()
-                if not np.array_equal(self.states, saved_states):
-                    reason = "they reached other states"
+            is_restored = "actions" in state["snapshot"] and self._replay(saved_states)
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            if isinstance(self.envs.unwrapped, AsyncVectorEnv):
-                raise Fault(
-                    f"the environments could not be restored from their seeds and actions ({reason}). Resume once "
-                    "with --new-episodes"
-                ) from error
+            raise Fault(
+                "the environments could not be restored from their seeds and actions "
+                f"({type(error).__name__}: {error}). Resume once with --new-episodes"
+            ) from error
+        if not is_restored:
+            self.interrupted_states = saved_states
+            self._reseed(np.ones(self.envs.num_envs, bool))
         vector_env.set_each(self.envs, "restored", nothing)
-        if reason:
-            log.warning(
-                "The environments could not be restored from their seeds and actions (%s), and were reset. The resumed "
-                "run is valid, but not identical to an uninterrupted one. What an environment keeps from episode to "
-                "episode, such as the level of a curriculum, is lost unless it has state_dict and load_state_dict, or "
-                "get_state and set_state.",
-                reason,
-            )
-            self._restart(saved_states)
 
-    def _restart(self, saved_states: np.ndarray) -> None:
-        """Start new episodes in all environments. The interrupted ones had these states."""
-        self.interrupted_states = saved_states
-        self._reseed(np.ones(self.envs.num_envs, bool))
-
-    def _replay(self) -> None:
-        """Reset each environment where its kept actions start, and repeat them."""
+    def _replay(self, saved_states: np.ndarray) -> bool:
+        """Reset each environment where its kept actions start, and repeat them. Return whether the states are right."""
         starts, actions = self._snapshot.starts, self._snapshot.actions
         self._reset(np.ones(self.envs.num_envs, bool))
         vector_env.set_each(self.envs, "paused", (starts > 0).tolist())
@@ -257,6 +224,15 @@ class Stream(ExperienceSource):
                     self.states, _, terminated, truncated, infos = self.envs.step(chosen)
                     self._record_no_ops(infos, terminated | truncated)
                     progress.update(len(chosen))
+        is_right = np.array_equal(self.states, saved_states)
+        if not is_right:
+            log.warning(
+                "The environments reached other states than those from which the run was saved, and were reset. The "
+                "resumed run is valid, but not identical to an uninterrupted one. What an environment keeps from "
+                "episode to episode, such as the level of a curriculum, is lost unless it has state_dict and "
+                "load_state_dict, or get_state and set_state."
+            )
+        return is_right
 
 
 class ExperienceStream(Stream):

@@ -14,7 +14,7 @@ from lib.envs import vector_env
 from lib.envs.frames import stacks_frames
 from lib.envs.vector_env import DiscreteVectorEnv
 from lib.errors import UsageError, divisors
-from lib.experience.episodes import Episode, to_send
+from lib.experience.episodes import Episode
 from lib.experience.interface import State
 from lib.experience.stream import EnvRange
 from lib.hyperparameters import FastPPOHyperparameters
@@ -36,7 +36,7 @@ class ActorSettings:
         seed: seed from which all seeds are derived.
         engine, patience, address, cpus: see actors.fleet.Fleet.
         bfloat16: compute in bfloat16 on machines that are faster with it.
-        traces: whether episodes are sent with their traces, which grow with the actions since a reset.
+        traces: whether episodes have traces, which grow with the actions since a reset.
         rank, learners: number of this learner, and of all; each has the same number of actors.
 
     Raises:
@@ -151,8 +151,9 @@ class PPOActor:
         with torch.random.fork_rng(devices=()):  # the initial weights must not change the learner's random numbers
             dtype = torch.bfloat16 if acting.bfloat16 and has_fast_bfloat16(torch.device("cpu")) else torch.float32
             self._model = FastModel(space, envs.single_action_space, dtype)
-        self._version, self._traces = -1, acting.traces
+        self._version = -1
         self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.env_range(index))
+        self._sampler.traces = acting.traces
         if state is not None:
             self._sampler.steps_done = state["steps_done"]
             if "snapshot" in state:
@@ -178,7 +179,7 @@ class PPOActor:
             parts=self._sampler.clock.pop(),
             restart={"steps_done": self._sampler.steps_done},
             arrays={name: array if name == "frames" else array.copy() for name, array in arrays.items()},
-            episodes=[to_send(episode, self._traces) for episode in self._sampler.pop_episodes()],
+            episodes=self._sampler.pop_episodes(),
             first=first,
         )
 
