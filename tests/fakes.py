@@ -31,15 +31,13 @@ ZOOM = 12  # turns Catch's 7 x 7 grid into an image of 84 x 84 pixels
 
 
 class Toy(gym.Env):
-    """An environment whose subclasses say how an episode begins, what an action does, and what is observed.
+    """An environment whose subclasses define `begin`, `observe` and `play`, from an action to its reward and the ends.
 
-    Args:
-        space: observation space, or n for vectors of n numbers from 0 to 1.
-        actions: number of actions.
-
-    Attributes:
-        t: steps of the episode.
+    `space` is the observation space, or n for vectors of n numbers from 0 to 1. `t` counts the steps of the episode.
     """
+
+    play: Any
+    observe: Any
 
     def __init__(self, space, actions=2):
         self.observation_space = spaces.Box(0.0, 1.0, (space,), np.float32) if isinstance(space, int) else space
@@ -57,15 +55,7 @@ class Toy(gym.Env):
         return self.observe(), float(reward), bool(terminated), bool(truncated), self.info()
 
     def begin(self):
-        """Begin an episode."""
-
-    def play(self, action):
-        """Return reward, terminated, truncated."""
-        raise NotImplementedError
-
-    def observe(self):
-        """Return the observation."""
-        raise NotImplementedError
+        pass
 
     def info(self):
         return {}
@@ -309,9 +299,8 @@ class Shape(Toy):
 
     Args:
         space: observation space.
-        mask: how the environment reports the action mask: "info", "method", "observation", "alone" if it is all that is
-            observed, or None for no mask. In each step all actions except one are allowed, and a forbidden action fails
-            an assertion.
+        mask: how the environment reports the action mask: "info", "method", "observation", or None for no mask. In each
+            step all actions except one are allowed, and a forbidden action fails an assertion.
         start: number of the first action.
         length: steps per episode.
     """
@@ -319,8 +308,6 @@ class Shape(Toy):
     def __init__(self, space, mask=None, start=0, length=5):
         if mask == "observation":
             space = spaces.Dict({"observation": space, "action_mask": spaces.MultiBinary(5)})
-        if mask == "alone":
-            space = spaces.Dict({"action_mask": spaces.MultiBinary(5)})
         super().__init__(space)
         self.action_space = spaces.Discrete(5, start=start)
         self.length, self.mask = length, mask
@@ -342,7 +329,7 @@ class Shape(Toy):
 
     def observe(self):
         observation = self.observation_space.sample()
-        return observation | {"action_mask": self._mask()} if self.mask in ("observation", "alone") else observation
+        return observation | {"action_mask": self._mask()} if self.mask == "observation" else observation
 
     def info(self):
         return {"action_mask": self._mask()} if self.mask == "info" else {}
@@ -657,7 +644,6 @@ for name, space in SHAPES.items():
     register(f"{name}-info", Shape, space=space, mask="info")
     register(f"{name}-method", Shape, space=space, mask="method")
 register("Board-observation", Shape, space=SHAPES["Board"], mask="observation")
-register("Mask-alone", Shape, space=SHAPES["Board"], mask="alone")
 MASKED = [f"fakes:{name}-v0" for name in ("Vector-info", "Parts-method", "Board-method", "Image-info")]
 
 

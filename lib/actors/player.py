@@ -8,8 +8,7 @@ import numpy as np
 import ptan
 
 from lib.actors.worker import Played, Weights
-from lib.experience.episodes import Episode
-from lib.experience.interface import State
+from lib.experience.interface import Episode, State
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.experience.stream import Step
 from lib.system.seeds import hashed_seed, seed_everything, undisturbed

@@ -26,8 +26,7 @@ from ptan.experience import ExperienceFirstLast
 from lib.actors.fleet import Fleet
 from lib.actors.player import Block, Player, weights_of
 from lib.errors import counted
-from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
-from lib.experience.interface import ExperienceSource, State, Stopped
+from lib.experience.interface import Episode, ExperienceSource, State, Stopped, pack_episodes, unpack_episodes
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.experience.stream import Step
 from lib.experience.transitions import Transitions, pack, unpack
@@ -76,7 +75,7 @@ class Players(ExperienceSource):
         self.agent = source.agent
         self._leaves_cores = batch_size is not None and batch_size < self.SMALL_UPDATE
         self._parts = _parts(source, players)
-        ranges = [part.env_range.indices for part in self._parts]
+        ranges = [part.env_indices for part in self._parts]
         names = [
             f"Player {index} ({counted('environment', own[0], own[-1])}, seed {source.seed})"
             for index, own in enumerate(ranges)

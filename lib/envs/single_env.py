@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Self, cast
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import RecordEpisodeStatistics
 
@@ -233,13 +232,8 @@ def _spec(env_id: str) -> EnvSpec | None:
     """Return what is registered under an id, after importing its module; None if it is unknown."""
     module, name, _ = EnvId.of(env_id)
     _registered_by(module)
-    try:
-        namespace, name, version = registration.parse_env_id(name)
-        if version is None:  # gym.make takes the newest one
-            version = registration.find_highest_version(namespace, name)
-        return gym.spec(registration.get_env_id(namespace, name, version))
-    except gym.error.Error:  # which is reported when it is made
-        return None
+    found = [spec for spec in gym.registry.values() if name in (spec.id, spec.id.rpartition("-v")[0])]
+    return max(found, key=lambda spec: spec.version or 0, default=None)  # without a version, gym.make takes the newest
 
 
 @functools.cache

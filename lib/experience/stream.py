@@ -14,8 +14,7 @@ from lib.envs.atari import frame_skip
 from lib.envs.checked_env import Info
 from lib.envs.frames import stacks_frames
 from lib.errors import Fault
-from lib.experience.episodes import Episode
-from lib.experience.interface import ExperienceSource, State
+from lib.experience.interface import Episode, ExperienceSource, State
 from lib.experience.snapshot import Snapshot
 from lib.system.clock import since_process_start
 from lib.system.log import TaskProgress
@@ -48,25 +47,6 @@ class Step(NamedTuple):
     final_states: np.ndarray
 
 
-class EnvRange(NamedTuple):
-    """Range of a run's environments, if several processes step them.
-
-    Attributes:
-        first: index of the first environment.
-        num_envs: number of environments in the range.
-        total_envs: number of environments in the whole run.
-    """
-
-    first: int
-    num_envs: int
-    total_envs: int
-
-    @property
-    def indices(self) -> range:
-        """Indices of this part's environments in the run."""
-        return range(self.first, self.first + self.num_envs)
-
-
 class Stream(ExperienceSource):
     """Steps of environments that are stepped together. A resumed stream gives the same steps bit for bit.
 
@@ -77,9 +57,11 @@ class Stream(ExperienceSource):
     Args:
         envs: vector environment of lib.envs.vector_env.
         seed: seed from which the environments' reset seeds are derived.
-        env_range: part of the run's environments that this stream steps; None for all of them.
+        first_env: index of the first of these environments in the run.
+        total_envs: number of environments in the run; None if there are no others.
 
     Attributes:
+        env_indices: indices of the environments in the run.
         states: (num_envs, ...) latest states.
         interrupted_states: (num_envs, ...) saved states of the environments if they could not be restored from a
             checkpoint and were reset; otherwise None.
@@ -87,15 +69,16 @@ class Stream(ExperienceSource):
 
     RESEED_EVERY = 500_000  # agent steps, summed over environments; 0 for a new seed at every end of an episode
 
-    def __init__(self, envs: VectorEnv, seed: int = 0, env_range: EnvRange | None = None):
+    def __init__(self, envs: VectorEnv, seed: int = 0, first_env: int = 0, total_envs: int | None = None):
         super().__init__()
         self.envs = envs
         self.seed = seed
-        self.env_range = env_range or EnvRange(0, envs.num_envs, envs.num_envs)
+        self.env_indices = range(first_env, first_env + envs.num_envs)
+        self.total_envs = total_envs or envs.num_envs
         self.states: np.ndarray = np.zeros(0)
         self.frame_skip = frame_skip(envs)
         self.interrupted_states: np.ndarray | None = None
-        self._snapshot = Snapshot(self._reset_seeds, self.env_range.num_envs, envs.single_action_space)
+        self._snapshot = Snapshot(self._reset_seeds, envs.num_envs, envs.single_action_space)
         is_native = isinstance(envs.unwrapped, AtariVectorEnv)
         # (num_envs,) frames before the first action of native games' episodes
         self._no_ops = np.zeros(envs.num_envs, np.int64) if is_native else None
@@ -129,7 +112,7 @@ class Stream(ExperienceSource):
                 final_states[env] = infos["final_obs"][env]
             self._episodes.append(self._episode(env, infos, previous_states[env]))
         self._record_no_ops(infos, ended)
-        due = ended & (self._snapshot.steps_since_reset * self.env_range.total_envs >= self.RESEED_EVERY)
+        due = ended & (self._snapshot.steps_since_reset * self.total_envs >= self.RESEED_EVERY)
         if due.any():
             self._reseed(due)
         return Step(previous_states, actions, rewards, terminated, truncated & ~terminated, final_states)
@@ -145,15 +128,14 @@ class Stream(ExperienceSource):
 
     def _reset_seeds(self, reset: int) -> list[int]:
         """Return the seeds that all environments would get in a reset. Resets are numbered by this stream's steps."""
-        total_steps = reset // self.env_range.num_envs * self.env_range.total_envs  # of the whole run
-        return [hashed_seed(self.seed, 0, total_steps, index) for index in self.env_range.indices]
+        total_steps = reset // self.envs.num_envs * self.total_envs  # of the whole run
+        return [hashed_seed(self.seed, 0, total_steps, index) for index in self.env_indices]
 
     def _reset(self, which: np.ndarray) -> None:
         """Reset environments with the seeds of the snapshot."""
         options = None if which.all() else {"reset_mask": which}
         with self.clock("environment"):
-            seeds = self._snapshot.seeds(which)
-            self.states, infos = self.envs.reset(seed=seeds, options=options)  # type: ignore[arg-type]
+            self.states, infos = self.envs.reset(seed=self._snapshot.seeds(), options=options)  # type: ignore[arg-type]
         self._record_no_ops(infos, which)
 
     def _record_no_ops(self, infos: Info, started: np.ndarray) -> None:
@@ -240,14 +222,14 @@ class ExperienceStream(Stream):
 
     Args:
         agent: ptan agent, called with the states of all environments, (num_envs, ...).
-        envs, seed, env_range: see Stream.
+        envs, seed, first_env: see Stream.
 
     Attributes:
         stacked: whether a state is a stack of frames; otherwise a state is one frame.
     """
 
-    def __init__(self, envs: VectorEnv, agent: "BaseAgent", seed: int = 0, env_range: EnvRange | None = None):
-        super().__init__(envs, seed, env_range)
+    def __init__(self, envs: VectorEnv, agent: "BaseAgent", seed: int = 0, first_env: int = 0):
+        super().__init__(envs, seed, first_env)
         self.agent = agent
         self.stacked = stacks_frames(envs.single_observation_space)
 

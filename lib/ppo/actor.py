@@ -14,9 +14,7 @@ from lib.envs import vector_env
 from lib.envs.frames import stacks_frames
 from lib.envs.vector_env import DiscreteVectorEnv
 from lib.errors import UsageError, divisors
-from lib.experience.episodes import Episode
-from lib.experience.interface import State
-from lib.experience.stream import EnvRange
+from lib.experience.interface import Episode, State
 from lib.hyperparameters import FastPPOHyperparameters
 from lib.ppo.fast import FastModel
 from lib.ppo.rollout import Agent, Sampler
@@ -102,10 +100,11 @@ class ActorSettings:
         env.close()
         return env
 
-    def env_range(self, index: int) -> EnvRange:
-        """Return the part of the environments that an actor plays."""
+    def env_indices(self, index: int) -> range:
+        """Return the indices of the environments that an actor plays."""
         num_envs = self.envs // (self.actors * self.learners)
-        return EnvRange((self.rank * self.actors + index) * num_envs, num_envs, self.envs)
+        first = (self.rank * self.actors + index) * num_envs
+        return range(first, first + num_envs)
 
     def make_envs(self, num_envs: int) -> DiscreteVectorEnv:
         """Make `num_envs` environments.
@@ -146,13 +145,15 @@ class PPOActor:
     """
 
     def __init__(self, acting: ActorSettings, index: int, state: State | None = None):
-        envs = acting.make_envs(acting.env_range(index).num_envs)
+        indices = acting.env_indices(index)
+        envs = acting.make_envs(len(indices))
         space = envs.single_observation_space
         with torch.random.fork_rng(devices=()):  # the initial weights must not change the learner's random numbers
             dtype = torch.bfloat16 if acting.bfloat16 and has_fast_bfloat16(torch.device("cpu")) else torch.float32
             self._model = FastModel(space, envs.single_action_space, dtype)
         self._version = -1
-        self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.env_range(index))
+        part = {"first_env": indices.start, "total_envs": acting.envs}
+        self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, **part)
         self._sampler.traces = acting.traces
         if state is not None:
             self._sampler.steps_done = state["steps_done"]

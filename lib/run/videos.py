@@ -22,8 +22,7 @@ import numpy as np
 from lib.envs.atari import frame_skip, is_atari, reset_with_no_ops
 from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
-from lib.experience.episodes import Episode, EpisodeTrace
-from lib.experience.interface import Stopped
+from lib.experience.interface import Episode, EpisodeTrace, Stopped
 from lib.run.episodes import VIDEOS, Episodes, episode_videos
 from lib.run.evaluation import Untimed
 from lib.system.log import silent_stderr

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from lib.envs import checked_env
 from lib.envs.checked_env import CheckedEnv
 from lib.envs.states import States
 from lib.errors import EnvironmentFailed, Fault
@@ -107,12 +106,3 @@ def test_an_error_that_looks_like_one_of_this_program_is_attributed_to_the_envir
     for call in (env.render, States(env).reset):
         with pytest.raises(EnvironmentFailed, match=r"^Odd-v0 \(.*: it raised"):
             call()
-
-
-def test_environments_that_are_still_open_are_closed_at_the_end_of_the_context(monkeypatch):
-    closed = []
-    monkeypatch.setattr(Scripted, "close", lambda self: closed.append(self))
-    with checked_env.closing():
-        env, other = checked(), checked()
-        other.close()
-    assert closed == [other.unwrapped, env.unwrapped]

@@ -49,7 +49,7 @@ def test_seeds_actions_and_traces_equal_those_of_lists(operations):
         kept = [snapshot.actions[start:, env].tolist() for env, start in enumerate(snapshot.starts)]
         assert kept == lists
         assert snapshot.steps_since_reset.tolist() == [len(actions) for actions in lists]
-        assert snapshot.seeds(np.array([True, False])) == [1000 * resets[0], 0]
+        assert snapshot.seeds() == [1000 * resets[0], 1000 * resets[1] + 1]
     for env, (trace, reset, actions, length) in enumerate(traces):
         assert (trace.seed, trace.actions.tolist()) == (seeds_of(reset)[env % 2], actions)
         assert (trace.first, trace.last_state) == (len(actions) - length, "last")

@@ -155,7 +155,7 @@ def test_a_resume_that_an_environment_refuses_says_what_to_do(processes):
 def test_transitions_end_where_environments_were_reset_on_resume(kind):
     def make():
         source = stream("fakes:Forgetful-v0", 2)
-        return source, kind.for_source(source, 40, n_step=3, gamma=0.5)
+        return source, kind(source, 40, n_step=3, gamma=0.5)
 
     source, ring = make()
     ring.populate(8)
@@ -176,7 +176,7 @@ def test_truncated_episodes_are_bootstrapped_from_their_final_states(monkeypatch
     monkeypatch.setattr(Stream, "RESEED_EVERY", 4)
     envs = vectorised(lambda: fakes.Counting(3, truncates=True), 2)
     source = ExperienceStream(envs, ByState(envs.single_observation_space, 2), seed=1)
-    ring = Ring.for_source(source, 40, n_step=2, gamma=0.5)
+    ring = Ring(source, 40, n_step=2, gamma=0.5)
     ring.populate(24)
     # Observations are 0, 1, 2 and finally 3; rewards are 1, 2, 3.
     expected = [(0, 2, 1 + 0.5 * 2, 0.25), (1, 3, 2 + 0.5 * 3, 0.25), (2, 3, 3, 0.5)] * 3
@@ -205,7 +205,7 @@ def test_the_agent_state_is_reset_after_each_episode():
 @pytest.mark.parametrize("env_id", ["fakes:Board-method-v0", "fakes:Image-info-v0"])
 def test_sampled_states_have_their_masks(env_id):
     source, played = stream(env_id, 3), []
-    ring = Ring.for_source(source, 60)
+    ring = Ring(source, 60)
     act = source.agent
     source.agent = lambda states, *rest: (played.append(states.copy()), act(states, *rest))[1]
     source.agent.initial_state = act.initial_state

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from lib.experience.episodes import Episode
+from lib.experience.interface import Episode
 from lib.run import tensorboard
 from lib.run.episodes import Episodes
 from lib.run.events import register_events

@@ -12,7 +12,7 @@ import pytest
 from fakes import Shown
 from lib.envs.single_env import make_env
 from lib.errors import Fault
-from lib.experience.episodes import Episode, EpisodeTrace
+from lib.experience.interface import Episode, EpisodeTrace
 from lib.run import videos
 from lib.run.episodes import remove_videos
 from lib.run.videos import EpisodeReplayer, Video
