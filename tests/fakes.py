@@ -62,14 +62,7 @@ class Toy(gym.Env):
 
 
 class Counting(Toy):
-    """The step number is both the observation and the reward.
-
-    Args:
-        length: steps per episode.
-        truncates: truncate episodes instead of terminating them.
-        first: number that is added to the observations.
-        seconds: duration of a step.
-    """
+    """The step number is both the reward and, plus `first`, the observation. A step takes `seconds`."""
 
     made = 0  # instances in this process
 
@@ -191,9 +184,7 @@ class Chain(Toy):
 class Catch(Toy):
     """A ball falls through a grid, and a paddle at the bottom earns 1 if it catches the ball and -1 otherwise.
 
-    Args:
-        size: rows and columns of the grid.
-        zoom: width and height of a cell in pixels.
+    The grid has `size` rows and columns, and a cell `zoom` x `zoom` pixels.
     """
 
     def __init__(self, size=7, zoom=1):
@@ -356,13 +347,11 @@ class Forgetful(Shown):
 
 
 class Failing(Catch):
-    """Catch that does something else in its constructor, or in one of its steps.
+    """Catch that does something else in its constructor, or in its `at`-th step, counted over all episodes.
 
-    Args:
-        how: in the constructor "ask" a process of its own, "wait" without end in the processes of a ProcessVectorEnv
-            after printing a line, or "fail" in the second of these processes. In a step "raise" an error that cannot be
-            pickled, "die", or return the reward "nan".
-        at: number of that step, counted over all episodes.
+    In the constructor, it may "ask" a process of its own, "wait" without end in the processes of a ProcessVectorEnv
+    after printing a line, or "fail" in the second of these processes. In a step, it may "raise" an error that cannot be
+    pickled, "die", or return the reward "nan".
     """
 
     def __init__(self, how, at=102, zoom=1):
@@ -392,31 +381,17 @@ class Failing(Catch):
 
 @dataclasses.dataclass
 class Count(Played):
-    """Segment of a Counter.
+    """Segment of a Counter."""
 
-    Attributes:
-        number: actor index.
-        life: number of restarts of the actor.
-        nth: number of its segments so far.
-        weight: value of the weights that the actor has copied.
-        pid: process of the actor.
-    """
-
-    number: int
-    life: int
-    nth: int
-    weight: int
+    number: int  # of the actor
+    life: int  # restarts of the actor
+    nth: int  # of its segments
+    weight: int  # value of the weights that the actor has copied
     pid: int
 
 
 class Counter:
-    """Fake actor that numbers its segments.
-
-    Args:
-        number: actor index.
-        state: what `state_dict` or Count.restart returned, or None for a new actor.
-        before: function of this actor that is called before each segment.
-    """
+    """Fake actor that numbers its segments. `before` is called with it before each segment."""
 
     def __init__(self, number, state=None, before=lambda actor: None):
         self.number = number
@@ -465,12 +440,7 @@ def play_and_hang(connection, engine):
 class FakeEngine(InlineEngine):
     """Engine of actors in this process, on a fake clock.
 
-    Args:
-        delay: function (index, method) that returns the seconds until the answer, or None for no answer.
-
-    Attributes:
-        now: time of the clock in seconds.
-        killed: actors that were killed.
+    `delay` is a function (index, method) that returns the seconds until the answer, or None for no answer.
     """
 
     def __init__(self, delay):

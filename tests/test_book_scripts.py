@@ -12,7 +12,7 @@ import pytest
 from ignite.engine import Engine, Events
 
 from lib import book
-from lib.common import HYPERPARAMS, SEED, Hyperparams, argparser, train_or_tune
+from lib.common import HYPERPARAMS, SEED, Hyperparams, argparser
 from lib.run.events import EpisodeEvents, register_events
 from running import ENVIRONMENT, PROJECT, folder, result_of, run, tags_of
 
@@ -86,10 +86,3 @@ def test_a_script_may_add_an_option_that_the_parser_has():
     assert parser.parse_args([]).double is False  # the third edition's 03_dqn_double.py reads it
     parser.add_argument("--double", default=True, action="store_true")
     assert parser.parse_args([]).double is True
-
-
-def test_an_unknown_device_is_refused_with_one_line(capsys):
-    with pytest.raises(SystemExit) as end:
-        train_or_tune(argparser().parse_args(["--dev", "gpu"]), pytest.fail, HYPERPARAMS["pong"])
-    assert end.value.code == 2
-    assert re.fullmatch(r"error: .* finds no device 'gpu' .*\n", capsys.readouterr().err)

@@ -101,15 +101,7 @@ def make_env(
 def wrapped(
     env: gym.Env, env_id: str, tweaked: bool = False, masked: bool | None = None, any_actions: bool = False
 ) -> DiscreteEnv:
-    """Add the wrappers of this project to an environment of `make_plain_env`.
-
-    Args:
-        env_id, tweaked, any_actions: see make_env.
-        masked: whether the environment reports action masks; None to find out, which may reset it.
-
-    Raises:
-        UsageError: see make_env.
-    """
+    """Add the wrappers of this project to an environment of `make_plain_env`; see make_env, and States for `masked`."""
     if is_atari(env):
         return cast(DiscreteEnv, FrameStack(preprocess(env, tweaked)))
     checked = CheckedEnv(env, env_id)
@@ -140,11 +132,7 @@ copyreg.pickle(CheckedEnv, lambda env: (_made_again, (env.env_id, env.render_mod
 
 
 def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
-    """Make an environment without this project's wrappers. An Atari game gets frame skip 1.
-
-    Args:
-        env_id: see make_env.
-        render_mode: render mode of gymnasium; None for no rendering.
+    """Make an environment without this project's wrappers; see make_env. An Atari game gets frame skip 1.
 
     Raises:
         UsageError: if the id is unknown, its module or another package is missing, or it does not have the render mode.

@@ -221,7 +221,7 @@ class ExperienceStream(Stream):
     """Steps of an agent in environments that are stepped together, for a replay ring.
 
     Args:
-        agent: ptan agent, called with the states of all environments, (num_envs, ...).
+        agent: ptan agent without a state of its own, called with the states of all environments, (num_envs, ...).
         envs, seed, first_env: see Stream.
 
     Attributes:
@@ -243,12 +243,9 @@ class ExperienceStream(Stream):
     def steps(self) -> Iterator[Step]:
         """Yield steps forever, with the newest frames of their states."""
         self.begin()
-        agent_states = [self.agent.initial_state() for _ in range(self.envs.num_envs)]
         while True:
             with self.clock("act"):
-                actions, agent_states = self.agent(self.states, agent_states)
+                actions, _ = self.agent(self.states, None)
             step = self.step(np.asarray(actions))
-            for env in np.flatnonzero(step.terminated | step.truncated):
-                agent_states[env] = self.agent.initial_state()
             frames, final_frames = self.newest_frames(step.states), self.newest_frames(step.final_states)
             yield step._replace(states=frames, final_states=final_frames)

@@ -1,6 +1,5 @@
 """Observations of any environment become images, boards or vectors."""
 
-import logging
 from typing import Any
 
 import cv2
@@ -129,20 +128,6 @@ def test_numbers_outside_of_an_images_bounds_do_not_wrap_around(monkeypatch):
 def test_observations_that_no_network_takes_are_refused(space, message):
     with pytest.raises(UsageError, match=message):
         states_of(space)
-
-
-def test_conversions_are_logged_once(caplog):
-    caplog.set_level(logging.INFO)
-    observations.log_once.cache_clear()
-    for _ in range(3):
-        make_env("fakes:Codes-v0")
-        make_env("fakes:Vector-v0")
-        make_env("fakes:Image-v0")
-        states_of(box(50, 40))
-    codes, image, grid = caplog.messages
-    assert codes == "fakes:Codes-v0: how observations become states: float32, divided by 12."
-    assert "resized to 84 x 84" in image
-    assert "flattened: an image would have numbers up to 255" in grid
 
 
 class Mission(spaces.Space):

@@ -8,8 +8,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import RecordEpisodeStatistics
 
 import fakes
 from lib.envs import vector_env
@@ -29,9 +27,6 @@ class ByState:
 
     def __init__(self, space, n_actions):
         self.split, self.n_actions = MaskSplitter(space), n_actions
-
-    def initial_state(self):
-        return None
 
     def __call__(self, states, agent_states):
         _, allowed = self.split(torch.from_numpy(states))
@@ -189,26 +184,12 @@ def test_truncated_episodes_are_bootstrapped_from_their_final_states(monkeypatch
         ], step
 
 
-def test_the_agent_state_is_reset_after_each_episode():
-    def counting(states, agent_states):
-        assert [state + 1 for state in agent_states] == (states[:, 0] + 1).tolist()
-        return np.zeros(2, np.int64), [state + 1 for state in agent_states]
-
-    counting.initial_state = lambda: 0  # type: ignore[attr-defined]
-    made = [partial(RecordEpisodeStatistics, fakes.Counting(length)) for length in (2, 3)]
-    envs = SyncVectorEnv(made, autoreset_mode=AutoresetMode.SAME_STEP)
-    steps = iter(ExperienceStream(envs, counting))
-    for _ in range(12):
-        next(steps)
-
-
 @pytest.mark.parametrize("env_id", ["fakes:Board-method-v0", "fakes:Image-info-v0"])
 def test_sampled_states_have_their_masks(env_id):
     source, played = stream(env_id, 3), []
     ring = Ring(source, 60)
     act = source.agent
     source.agent = lambda states, *rest: (played.append(states.copy()), act(states, *rest))[1]
-    source.agent.initial_state = act.initial_state
     ring.populate(48)
     batch = ring.sample(40)
     for index, state in zip(batch.indices.tolist(), batch.for_net("cpu").states.numpy(), strict=True):
