@@ -65,7 +65,7 @@ class States(gym.Wrapper):
         self._choices = choices(env.action_space)
         self._has_method = env.has_wrapper_attr(METHOD_NAME)
         self._is_observed = isinstance(space, spaces.Dict) and INFO_KEY in space.spaces
-        if isinstance(space, spaces.Dict) and len(space) > 1:
+        if isinstance(space, spaces.Dict) and self._is_observed and len(space) > 1:
             space = spaces.Dict({name: part for name, part in space.items() if name != INFO_KEY})
         if masked is None:
             with undisturbed():  # the reset may seed the global generators
