@@ -37,7 +37,7 @@ def train(params, args):
     tgt_net = ptan.agent.TargetNet(net)
     agent = ptan.agent.DQNAgent(net, ptan.actions.ArgmaxActionSelector(), device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = ring.Ring.for_source(exp_source, params.replay_size, gamma=params.gamma)
+    buffer = ring.Ring(exp_source, params.replay_size, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):

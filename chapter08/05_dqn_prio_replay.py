@@ -38,7 +38,7 @@ def train(params, args):
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
     priority = {"alpha": args.alpha, "beta": args.beta, "beta_steps": args.beta_steps}
-    buffer = priority_ring.PrioritisedRing.for_source(exp_source, params.replay_size, gamma=params.gamma, **priority)
+    buffer = priority_ring.PrioritisedRing(exp_source, params.replay_size, gamma=params.gamma, **priority)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):

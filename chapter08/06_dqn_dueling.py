@@ -37,7 +37,7 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = ring.Ring.for_source(exp_source, params.replay_size, gamma=params.gamma)
+    buffer = ring.Ring(exp_source, params.replay_size, gamma=params.gamma)
     held_out = HeldOutStates(buffer, args.device)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 

@@ -56,8 +56,8 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    replay = {"n_step": args.n_step if n_step else 1, "alpha": 0.5 if prioritised else 0.0}
-    buffer = priority_ring.PrioritisedRing.for_source(exp_source, params.replay_size, gamma=params.gamma, **replay)
+    alpha, n = 0.5 if prioritised else 0.0, args.n_step if n_step else 1
+    buffer = priority_ring.PrioritisedRing(exp_source, params.replay_size, alpha=alpha, n_step=n, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameter_groups(params.learning_rate), fused=True)
 
     def process_batch(engine, batch):

@@ -81,18 +81,9 @@ class Blocks(gym.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start with an empty board.
-
-        Args:
-            options: optional start position. "board" is a (9, 9) array in which full cells are not 0. "pieces" is a
-                list of three of PIECES.
-        """
         super().reset(seed=seed)
-        options = options or {}
-        full_cells = np.argwhere(options.get("board", [])).tolist()
-        self._board = to_bits((row, column) for row, column in full_cells)
-        pieces = [SHAPES[piece] for piece in options.get("pieces", [])]
-        self._offer(pieces or self._draw_pieces())
+        self._board = 0  # empty
+        self._offer(self._draw_pieces())
         return self._observation(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:

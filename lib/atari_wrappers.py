@@ -2,15 +2,7 @@
 
 import gymnasium as gym
 from gymnasium.wrappers import ReshapeObservation
-from stable_baselines3.common.atari_wrappers import (
-    ClipRewardEnv,
-    EpisodicLifeEnv,
-    FireResetEnv,
-    MaxAndSkipEnv,
-    NoopResetEnv,
-    WarpFrame,
-)
-from stable_baselines3.common.type_aliases import AtariStepReturn
+from stable_baselines3.common.atari_wrappers import AtariWrapper, MaxAndSkipEnv, NoopResetEnv
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN
 from lib.envs.frames import FrameStack, LazyFrames
@@ -18,14 +10,6 @@ from lib.envs.single_env import make_env
 from lib.errors import UsageError
 
 __all__ = ["LazyFrames", "make_atari", "make_env", "wrap_deepmind", "wrap_dqn"]
-
-
-class SkipEnv(MaxAndSkipEnv):
-    """MaxAndSkipEnv that observes the last frame of a step instead of the maximum of the last two."""
-
-    def step(self, action: int) -> AtariStepReturn:
-        result = super().step(action)
-        return self._obs_buffer[1].copy(), *result[1:]
 
 
 def wrap_dqn(
@@ -53,12 +37,12 @@ def make_atari(env_id: str, skip_noop: bool = False, skip_maxskip: bool = False)
     Args:
         env_id: id of a game with frame skip 1, such as "PongNoFrameskip-v4".
         skip_noop: start episodes without no-op actions.
-        skip_maxskip: observe the last frame of a step instead of the maximum of the last two.
+        skip_maxskip: ignored. Every observation is the maximum of the last two frames, because some games draw their
+            objects on every second frame.
     """
     env = gym.make(env_id)
     _require_every_frame(env)
-    env = env if skip_noop else NoopResetEnv(env, NOOP_MAX)
-    return (SkipEnv if skip_maxskip else MaxAndSkipEnv)(env, FRAME_SKIP)
+    return MaxAndSkipEnv(env if skip_noop else NoopResetEnv(env, NOOP_MAX), FRAME_SKIP)
 
 
 def wrap_deepmind(
@@ -80,10 +64,7 @@ def wrap_deepmind(
         An environment with states of (frame_stack_count, 84, 84) with `frame_stack`, otherwise (1, 84, 84) with
         `pytorch_img` and (84, 84, 1) without.
     """
-    actions = env.get_wrapper_attr("get_action_meanings")()
-    env = EpisodicLifeEnv(env) if episode_life else env
-    env = WarpFrame(FireResetEnv(env) if "FIRE" in actions else env, SCREEN, SCREEN)
-    env = ClipRewardEnv(env) if clip_rewards else env
+    env = AtariWrapper(env, noop_max=0, frame_skip=1, terminal_on_life_loss=episode_life, clip_reward=clip_rewards)
     if frame_stack:
         return FrameStack(ReshapeObservation(env, (SCREEN, SCREEN)), frame_stack_count)
     return ReshapeObservation(env, (1, SCREEN, SCREEN)) if pytorch_img else env

@@ -74,22 +74,19 @@ def train_or_tune(
         if args.tune is None:
             train_func(params, device, dict(extra_params or {}))
         else:
-            tune_params(params, train_func, device, args.tune, extra_space)
+            _tune(params, train_func, device, args.tune, extra_space or {})
 
 
-def tune_params(
-    base_params: Hyperparameters | SimpleNamespace,
+def _tune(
+    params: Hyperparameters | SimpleNamespace,
     train_func: Callable[..., int | None],
     device: torch.device,
-    samples: int = 10,
-    extra_space: Mapping[str, object] | None = None,
+    trials: int,
+    extra_space: Mapping[str, object],
 ) -> None:
     """Search for the hyperparameters that solve the game in the fewest episodes, by random trials of Ray Tune.
 
-    On "cuda", one trial runs at a time per GPU. See `train_or_tune` for the arguments.
-
-    Raises:
-        UsageError: if Ray Tune is not installed.
+    On "cuda", one trial runs at a time per GPU.
     """
     try:
         from lib.actors.ray_engine import import_ray
@@ -100,11 +97,11 @@ def tune_params(
         raise UsageError(f"--tune needs Ray Tune, which is not installed; run {install_command('book')}") from error
     ray.init(address="local", include_dashboard=False, ignore_reinit_error=True)
     folder = Path.cwd()
-    base = Hyperparams(**dataclasses.asdict(as_hyperparameters(base_params)) | {"tuner_mode": True})
+    base = Hyperparams(**dataclasses.asdict(as_hyperparameters(params)) | {"tuner_mode": True})
     space = {
         "learning_rate": tune.loguniform(1e-5, 1e-4),
         "gamma": tune.choice([0.9, 0.92, 0.95, 0.98, 0.99, 0.995]),
-        **(extra_space or {}),
+        **extra_space,
     }
 
     def trial(config: dict[str, Any]) -> dict[str, int]:
@@ -116,7 +113,7 @@ def tune_params(
     tuner = tune.Tuner(
         tune.with_resources(trial, {"gpu": 1} if device.type == "cuda" else {"cpu": 1}),
         param_space=space,
-        tune_config=tune.TuneConfig(num_samples=samples),
+        tune_config=tune.TuneConfig(num_samples=trials),
         run_config=tune.RunConfig(storage_path=str(folder / "runs" / "tune")),
     )
     best = tuner.fit().get_best_result(metric="episodes", mode="min")

@@ -34,7 +34,7 @@ memory.keep_freed_memory()
 
 def __getattr__(name: str) -> Any:
     """Return one of the third edition's names, which this project's scripts do not use."""
-    if name not in ("SEED", "Hyperparams", "argparser", "train_or_tune", "tune_params"):
+    if name not in ("SEED", "Hyperparams", "argparser", "train_or_tune"):
         raise AttributeError(f"module 'lib.common' has no attribute {name!r}")
     from lib import book
 

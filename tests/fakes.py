@@ -31,15 +31,13 @@ ZOOM = 12  # turns Catch's 7 x 7 grid into an image of 84 x 84 pixels
 
 
 class Toy(gym.Env):
-    """An environment whose subclasses say how an episode begins, what an action does, and what is observed.
+    """An environment whose subclasses define `begin`, `observe` and `play`, from an action to its reward and the ends.
 
-    Args:
-        space: observation space, or n for vectors of n numbers from 0 to 1.
-        actions: number of actions.
-
-    Attributes:
-        t: steps of the episode.
+    `space` is the observation space, or n for vectors of n numbers from 0 to 1. `t` counts the steps of the episode.
     """
+
+    play: Any
+    observe: Any
 
     def __init__(self, space, actions=2):
         self.observation_space = spaces.Box(0.0, 1.0, (space,), np.float32) if isinstance(space, int) else space
@@ -57,29 +55,14 @@ class Toy(gym.Env):
         return self.observe(), float(reward), bool(terminated), bool(truncated), self.info()
 
     def begin(self):
-        """Begin an episode."""
-
-    def play(self, action):
-        """Return reward, terminated, truncated."""
-        raise NotImplementedError
-
-    def observe(self):
-        """Return the observation."""
-        raise NotImplementedError
+        pass
 
     def info(self):
         return {}
 
 
 class Counting(Toy):
-    """The step number is both the observation and the reward.
-
-    Args:
-        length: steps per episode.
-        truncates: truncate episodes instead of terminating them.
-        first: number that is added to the observations.
-        seconds: duration of a step.
-    """
+    """The step number is both the reward and, plus `first`, the observation. A step takes `seconds`."""
 
     made = 0  # instances in this process
 
@@ -201,9 +184,7 @@ class Chain(Toy):
 class Catch(Toy):
     """A ball falls through a grid, and a paddle at the bottom earns 1 if it catches the ball and -1 otherwise.
 
-    Args:
-        size: rows and columns of the grid.
-        zoom: width and height of a cell in pixels.
+    The grid has `size` rows and columns, and a cell `zoom` x `zoom` pixels.
     """
 
     def __init__(self, size=7, zoom=1):
@@ -309,9 +290,8 @@ class Shape(Toy):
 
     Args:
         space: observation space.
-        mask: how the environment reports the action mask: "info", "method", "observation", "alone" if it is all that is
-            observed, or None for no mask. In each step all actions except one are allowed, and a forbidden action fails
-            an assertion.
+        mask: how the environment reports the action mask: "info", "method", "observation", or None for no mask. In each
+            step all actions except one are allowed, and a forbidden action fails an assertion.
         start: number of the first action.
         length: steps per episode.
     """
@@ -319,8 +299,6 @@ class Shape(Toy):
     def __init__(self, space, mask=None, start=0, length=5):
         if mask == "observation":
             space = spaces.Dict({"observation": space, "action_mask": spaces.MultiBinary(5)})
-        if mask == "alone":
-            space = spaces.Dict({"action_mask": spaces.MultiBinary(5)})
         super().__init__(space)
         self.action_space = spaces.Discrete(5, start=start)
         self.length, self.mask = length, mask
@@ -342,7 +320,7 @@ class Shape(Toy):
 
     def observe(self):
         observation = self.observation_space.sample()
-        return observation | {"action_mask": self._mask()} if self.mask in ("observation", "alone") else observation
+        return observation | {"action_mask": self._mask()} if self.mask == "observation" else observation
 
     def info(self):
         return {"action_mask": self._mask()} if self.mask == "info" else {}
@@ -358,18 +336,6 @@ class Talkative(Catch):
         return {"path": np.arange(self.t + 1), "episode": "mine"}
 
 
-class Refusing(Shown):
-    """Catch that raises after `left` steps of all instances together; `left` is a class attribute."""
-
-    left = 10**9
-
-    def play(self, action):
-        Refusing.left -= 1
-        if Refusing.left < 0:
-            raise RuntimeError("not allowed")
-        return super().play(action)
-
-
 class Forgetful(Shown):
     """Catch that ignores its seed, so that an episode cannot be restored from its seed and actions."""
 
@@ -381,13 +347,11 @@ class Forgetful(Shown):
 
 
 class Failing(Catch):
-    """Catch that does something else in its constructor, or in one of its steps.
+    """Catch that does something else in its constructor, or in its `at`-th step, counted over all episodes.
 
-    Args:
-        how: in the constructor "ask" a process of its own, "wait" without end in the processes of a ProcessVectorEnv
-            after printing a line, or "fail" in the second of these processes. In a step "raise" an error that cannot be
-            pickled, "die", or return the reward "nan".
-        at: number of that step, counted over all episodes.
+    In the constructor, it may "ask" a process of its own, "wait" without end in the processes of a ProcessVectorEnv
+    after printing a line, or "fail" in the second of these processes. In a step, it may "raise" an error that cannot be
+    pickled, "die", or return the reward "nan".
     """
 
     def __init__(self, how, at=102, zoom=1):
@@ -417,31 +381,17 @@ class Failing(Catch):
 
 @dataclasses.dataclass
 class Count(Played):
-    """Segment of a Counter.
+    """Segment of a Counter."""
 
-    Attributes:
-        number: actor index.
-        life: number of restarts of the actor.
-        nth: number of its segments so far.
-        weight: value of the weights that the actor has copied.
-        pid: process of the actor.
-    """
-
-    number: int
-    life: int
-    nth: int
-    weight: int
+    number: int  # of the actor
+    life: int  # restarts of the actor
+    nth: int  # of its segments
+    weight: int  # value of the weights that the actor has copied
     pid: int
 
 
 class Counter:
-    """Fake actor that numbers its segments.
-
-    Args:
-        number: actor index.
-        state: what `state_dict` or Count.restart returned, or None for a new actor.
-        before: function of this actor that is called before each segment.
-    """
+    """Fake actor that numbers its segments. `before` is called with it before each segment."""
 
     def __init__(self, number, state=None, before=lambda actor: None):
         self.number = number
@@ -490,12 +440,7 @@ def play_and_hang(connection, engine):
 class FakeEngine(InlineEngine):
     """Engine of actors in this process, on a fake clock.
 
-    Args:
-        delay: function (index, method) that returns the seconds until the answer, or None for no answer.
-
-    Attributes:
-        now: time of the clock in seconds.
-        killed: actors that were killed.
+    `delay` is a function (index, method) that returns the seconds until the answer, or None for no answer.
     """
 
     def __init__(self, delay):
@@ -627,7 +572,6 @@ for environment in (
     Shown,
     Coded,
     Talkative,
-    Refusing,
     Forgetful,
 ):
     register(environment.__name__, environment)
@@ -670,7 +614,6 @@ for name, space in SHAPES.items():
     register(f"{name}-info", Shape, space=space, mask="info")
     register(f"{name}-method", Shape, space=space, mask="method")
 register("Board-observation", Shape, space=SHAPES["Board"], mask="observation")
-register("Mask-alone", Shape, space=SHAPES["Board"], mask="alone")
 MASKED = [f"fakes:{name}-v0" for name in ("Vector-info", "Parts-method", "Board-method", "Image-info")]
 
 

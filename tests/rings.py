@@ -1,11 +1,10 @@
 """Random steps for replay rings, and rings next to their slow twin."""
 
-import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
-import torch
+from gymnasium import spaces
 
-from lib.experience.batch import Batch
 from lib.experience.stream import Step
 from oracles.ring import ListOfSteps
 
@@ -33,23 +32,23 @@ def eventless(frames):
     return Step(frames, zeros, zeros.astype(np.float32), zeros > 0, zeros > 0, frames)
 
 
+def ring_of(kind, capacity, num_envs, shape=(1,), stack=1, dtype=np.float32, **options):
+    """Make a ring to which steps are added by hand."""
+    space = spaces.Box(0, 1, (stack, *shape) if stack > 1 else shape, dtype)
+    envs = SimpleNamespace(num_envs=num_envs, single_observation_space=space)
+    stream = SimpleNamespace(envs=envs, stacked=stack > 1, seed=3, interrupted_states=None, steps=lambda: iter(()))
+    return kind(stream, capacity, **options)
+
+
 def ring_and_twin(kind, length, num_envs, n_step, stack=3):
     """Make a ring of `length` steps per environment and its slow twin."""
-    ring = kind(
-        (length - 1) * num_envs + 1, num_envs, (1,), stack=stack, n_step=n_step, gamma=GAMMA, dtype=np.int32, seed=3
-    )
+    ring = ring_of(kind, (length - 1) * num_envs + 1, num_envs, (1,), stack, np.int32, n_step=n_step, gamma=GAMMA)
     return ring, ListOfSteps(length, num_envs, stack, n_step, GAMMA)
 
 
 def places_of(twin, num_envs):
     """Return all pairs (step, environment) at which a transition can be sampled."""
     return [(step, env) for step in twin.valid() for env in range(num_envs)]
-
-
-def sample_many(ring, count, batch_size=20):
-    """Sample transitions batch by batch and join the batches."""
-    batches = [dataclasses.asdict(ring.sample(batch_size)) for _ in range(count // batch_size)]
-    return Batch(**{name: torch.cat([batch[name] for batch in batches]) for name in batches[0]})
 
 
 def index_of(ring, place):

@@ -3,8 +3,7 @@
 import numpy as np
 import ptan
 
-from lib.experience.episodes import Episode
-from lib.experience.interface import ExperienceSource
+from lib.experience.interface import Episode, ExperienceSource
 
 
 def last(transition):

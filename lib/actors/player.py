@@ -8,8 +8,7 @@ import numpy as np
 import ptan
 
 from lib.actors.worker import Played, Weights
-from lib.experience.episodes import Episode, to_send
-from lib.experience.interface import State
+from lib.experience.interface import Episode, State
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.experience.stream import Step
 from lib.system.seeds import hashed_seed, seed_everything, undisturbed
@@ -36,13 +35,12 @@ class Player:
     Args:
         source: the source, which must be unused.
         rounds: steps of each environment in a block.
-        traces: whether episodes are sent with their traces.
         index: index of the player.
         state: what `state_dict` or Block.restart returned, or None for a new run.
     """
 
-    def __init__(self, source: ExperienceSourceFirstLast, rounds: int, traces: bool, index: int, state: State | None):
-        self._index, self._source, self._rounds, self._traces = index, source, rounds, traces
+    def __init__(self, source: ExperienceSourceFirstLast, rounds: int, index: int, state: State | None):
+        self._index, self._source, self._rounds = index, source, rounds
         self._block, self._version = 0, -1
         if state is not None:
             self._block = state["block"]
@@ -70,7 +68,7 @@ class Player:
         episodes = {}
         for episode in source.pop_episodes():
             rounds = (episode.step - steps_before) // len(source.pool) - 1
-            episodes[rounds * len(source.pool) + episode.env] = to_send(episode, self._traces)
+            episodes[rounds * len(source.pool) + episode.env] = episode
         self._block += 1
         assert source.last_resets is not None
         restart = {"block": self._block, "episodes": source.last_resets.tolist()}

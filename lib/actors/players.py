@@ -27,8 +27,7 @@ from ptan.experience import ExperienceFirstLast
 from lib.actors.fleet import Fleet
 from lib.actors.player import Block, Player, weights_of
 from lib.errors import counted
-from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
-from lib.experience.interface import ExperienceSource, State, Stopped
+from lib.experience.interface import Episode, ExperienceSource, State, Stopped, pack_episodes, unpack_episodes
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.experience.stream import Step
 from lib.experience.transitions import Transitions, pack, unpack
@@ -77,7 +76,7 @@ class Players(ExperienceSource):
         self.agent = source.agent
         self._leaves_cores = batch_size is not None and batch_size < self.SMALL_UPDATE
         self._parts = _parts(source, players)
-        ranges = [part.env_range.indices for part in self._parts]
+        ranges = [part.env_indices for part in self._parts]
         names = [
             f"Player {index} ({counted('environment', own[0], own[-1])}, seed {source.seed})"
             for index, own in enumerate(ranges)
@@ -96,7 +95,9 @@ class Players(ExperienceSource):
         if not self.fleet.makes:
             for env in self.pool:
                 env.close()  # the players make their own, and some games allow one at a time
-            self.fleet.start([partial(Player, part, self.ROUNDS, self.traces) for part in self._parts])
+            for part in self._parts:
+                part.traces = self.traces
+            self.fleet.start([partial(Player, part, self.ROUNDS) for part in self._parts])
             if self._leaves_cores:
                 torch.set_num_threads(max(1, min(torch.get_num_threads(), cores() - len(self._parts))))
 

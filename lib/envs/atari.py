@@ -18,7 +18,7 @@ from gymnasium.wrappers import (
     TransformReward,
 )
 
-from lib.envs.checked_env import Info, wrappers
+from lib.envs.checked_env import Info
 from lib.errors import UsageError
 
 FRAME_SKIP = 4  # emulator frames per agent step
@@ -37,12 +37,14 @@ def preprocess(env: gym.Env, tweaked: bool = False) -> gym.Env:
     Raises:
         UsageError: if the game has wrappers for observations, which would have no effect.
     """
-    for each in wrappers(env):
+    each = env
+    while isinstance(each, gym.Wrapper):
         if isinstance(each, gym.ObservationWrapper) or each.observation_space != each.env.observation_space:
             raise UsageError(
                 f"{env} is registered with wrappers that have no effect here. States are made from the emulator's "
                 "screen; register it without them"
             )
+        each = each.env
     if tweaked and has_only_checking_wrappers(env):
         env = DirectAtari(env)
     else:
@@ -52,14 +54,11 @@ def preprocess(env: gym.Env, tweaked: bool = False) -> gym.Env:
 
 
 class DirectAtari(gym.Wrapper):
-    """Faster version of AtariPreprocessing, which calls the emulator directly.
+    """Faster version of AtariPreprocessing, which calls the emulator of an AtariEnv with frame skip 1 directly.
 
     AtariEnv fetches a colour screen after every frame, but only grey screens are used. This wrapper bypasses it and
     gymnasium's checking wrappers. Observations, rewards and episode ends are those of AtariPreprocessing; the infos are
     empty.
-
-    Args:
-        env: AtariEnv with frame skip 1, wrapped or not.
     """
 
     def __init__(self, env: gym.Env):
@@ -112,13 +111,9 @@ def reset_with_no_ops(env: gym.Env, no_ops: int) -> object:
     return env.reset()[0]
 
 
-def statistics_wrapper(env: gym.Env) -> RecordEpisodeStatistics | None:
-    """Return the wrapper that counts the returns of a game before rewards are clipped, or None.
-
-    If there are several, an Atari game's innermost one sees the rewards unclipped. Elsewhere it is the outermost one.
-    """
-    found = [each for each in wrappers(env) if isinstance(each, RecordEpisodeStatistics)]
-    return found[-1 if is_atari(env) else 0] if found else None
+def counted(env: gym.Env) -> gym.Env:
+    """Return an environment whose attributes episode_returns and episode_lengths count without clipping of rewards."""
+    return env if env.has_wrapper_attr("episode_returns") else RecordEpisodeStatistics(env)
 
 
 def is_atari(env: gym.Env) -> bool:

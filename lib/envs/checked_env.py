@@ -64,13 +64,6 @@ def _is_our_call(error: Exception) -> bool:
     return file.startswith(os.path.dirname(__file__)) or f"{os.sep}gymnasium{os.sep}" in file
 
 
-def wrappers(env: gym.Env) -> Iterator[gym.Wrapper]:
-    """Yield the wrappers of an environment, the outermost first."""
-    while isinstance(env, gym.Wrapper):
-        yield env
-        env = env.env
-
-
 class ActionSpace(spaces.Discrete):
     """Type of a discrete action space whose `n` is typed as an int."""
 

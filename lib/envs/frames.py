@@ -23,9 +23,6 @@ class LazyFrames:
         strip: successive frames, (frames, ...).
         end: row after the last frame of the state.
         size: number of frames in the state; 0 if the state is a frame itself, without an axis for a stack.
-
-    Attributes:
-        strip, end, size: see Args.
     """
 
     # Two numbers instead of a slice of the array, because a slice would be a small block of memory for each state.
@@ -117,12 +114,10 @@ class FrameStack(gym.Wrapper):
 
     def __init__(self, env: gym.Env, size: int = STACK):
         super().__init__(env)
-        space = env.observation_space
-        assert isinstance(space, spaces.Box)
+        space: Any = env.observation_space
+        is_masked = isinstance(space, MaskedBox)
         self.observation_space = (
-            MaskedBox(stack_of(space.plain, size), space.actions)
-            if isinstance(space, MaskedBox)
-            else stack_of(space, size)
+            MaskedBox(stack_of(space.plain, size), space.actions) if is_masked else stack_of(space, size)
         )
         self.size = size
         self._frames = FrameStrip(size)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import connection
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -33,8 +34,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
 
     Raises:
         Fault: by reset, step and set_attr, if a process has died.
-        EnvironmentFailed: with the traceback as a note, if an environment raises an error. Faults and usage errors are
-            raised unchanged. The environment's process ends then.
+        EnvironmentFailed: if an environment raises an error that is no Fault or UsageError. Its process ends then.
     """
 
     def __init__(self, first: gym.Env, make: Callable[[], gym.Env], num_envs: int, env_id: str):
@@ -122,23 +122,18 @@ class ProcessVectorEnv(AsyncVectorEnv):
             pipe.close()
 
 
-class Errors:
-    """Queue for the errors of a process. Only the text of an error that may not be picklable is sent."""
-
-    def __init__(self, queue: Any):
-        self._queue = queue
-
-    def put(self, report: tuple[int, type[BaseException], BaseException, str]) -> None:
-        index, _, error, trace = report
-        self._queue.put((index, error if isinstance(error, Fault | UsageError) else None, repr(error), trace))
-
-
 def _work(
     index: int, make: Callable[[], gym.Env], pipe: Any, parent_pipe: Any, states: Any, errors: Any, *options: Any
 ) -> None:
     """Serve an environment in its process until the parent closes the connection or ends."""
+
+    def report(index: int, kind: type[BaseException], error: BaseException, trace: str) -> None:
+        """Send an error, or only the text of one that may not be picklable."""
+        errors.put((index, error if isinstance(error, Fault | UsageError) else None, repr(error), trace))
+
     processes.end_with_learner()
     start_console()
     logging.getLogger("lib.envs.observations").setLevel(logging.ERROR)  # the parent has logged its warnings
     with suppress(ConnectionError):  # the parent has ended
-        _async_worker(index, make, pipe, parent_pipe, states, Errors(errors), *options)  # type: ignore[arg-type]
+        queue: Any = SimpleNamespace(put=lambda arguments: report(*arguments))
+        _async_worker(index, make, pipe, parent_pipe, states, queue, *options)

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Self, cast
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import RecordEpisodeStatistics
 
@@ -102,15 +101,7 @@ def make_env(
 def wrapped(
     env: gym.Env, env_id: str, tweaked: bool = False, masked: bool | None = None, any_actions: bool = False
 ) -> DiscreteEnv:
-    """Add the wrappers of this project to an environment of `make_plain_env`.
-
-    Args:
-        env_id, tweaked, any_actions: see make_env.
-        masked: whether the environment reports action masks; None to find out, which may reset it.
-
-    Raises:
-        UsageError: see make_env.
-    """
+    """Add the wrappers of this project to an environment of `make_plain_env`; see make_env, and States for `masked`."""
     if is_atari(env):
         return cast(DiscreteEnv, FrameStack(preprocess(env, tweaked)))
     checked = CheckedEnv(env, env_id)
@@ -141,11 +132,7 @@ copyreg.pickle(CheckedEnv, lambda env: (_made_again, (env.env_id, env.render_mod
 
 
 def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
-    """Make an environment without this project's wrappers. An Atari game gets frame skip 1.
-
-    Args:
-        env_id: see make_env.
-        render_mode: render mode of gymnasium; None for no rendering.
+    """Make an environment without this project's wrappers; see make_env. An Atari game gets frame skip 1.
 
     Raises:
         UsageError: if the id is unknown, its module or another package is missing, or it does not have the render mode.
@@ -233,13 +220,8 @@ def _spec(env_id: str) -> EnvSpec | None:
     """Return what is registered under an id, after importing its module; None if it is unknown."""
     module, name, _ = EnvId.of(env_id)
     _registered_by(module)
-    try:
-        namespace, name, version = registration.parse_env_id(name)
-        if version is None:  # gym.make takes the newest one
-            version = registration.find_highest_version(namespace, name)
-        return gym.spec(registration.get_env_id(namespace, name, version))
-    except gym.error.Error:  # which is reported when it is made
-        return None
+    found = [spec for spec in gym.registry.values() if name in (spec.id, spec.id.rpartition("-v")[0])]
+    return max(found, key=lambda spec: spec.version or 0, default=None)  # without a version, gym.make takes the newest
 
 
 @functools.cache

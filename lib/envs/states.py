@@ -10,8 +10,13 @@ from gymnasium import spaces
 
 from lib.envs.checked_env import CheckedEnv, Info, Reset, Stepped
 from lib.envs.frames import STACK, FrameStrip, stack_of
-from lib.envs.masks import MaskedBox, Masks, append_mask
+from lib.envs.masks import MaskedBox, append_mask, choices
 from lib.envs.observations import log_once, observation_kind, prepare
+from lib.errors import Fault
+from lib.system.seeds import undisturbed
+
+INFO_KEY = "action_mask"  # name of the mask in the infos
+METHOD_NAME = "action_masks"  # name of the method that returns the mask
 
 
 class CompositeBox(spaces.Box):
@@ -34,36 +39,56 @@ class States(gym.Wrapper):
     states go, such as replay buffers, other processes and checkpoints. A network takes it apart again, and encodes
     every part as it would alone; see lib.nets.encoders.CompositeEncoder. Grey images are stacked in it.
 
+    Action masks may come from a method action_masks(), as observation["action_mask"] of a Dict, as in PettingZoo's
+    games, or as info["action_mask"]. The mask of a MultiDiscrete action is one array, or a tuple with one for each
+    choice. If the last state of an episode allows no action, its mask allows all of them, because no action follows.
+
     Args:
-        env: environment with any observation space.
+        env: environment with any observation space. Only Discrete and MultiDiscrete actions can have masks.
         channel_axis: see observations.prepare.
-        masked: whether the environment reports action masks; None to find out, which may reset it.
+        masked: whether the environment reports action masks; None to find out, which resets it if only its infos could
+            have them.
+
+    Raises:
+        Fault: by reset and step, if a mask is wrong, if only some of the steps have one, or if no action is allowed
+            before the episode ends.
 
     Attributes:
         conversions: how observations become states, for people.
     """
 
+    env: CheckedEnv
+
     def __init__(self, env: CheckedEnv, channel_axis: object = None, masked: bool | None = None):
         super().__init__(env)
-        self._masks = Masks(env, masked)
-        self._parts = prepare(self._masks.observation_space, env.env_id, channel_axis)
+        space = env.observation_space
+        self._choices = choices(env.action_space)
+        self._has_method = env.has_wrapper_attr(METHOD_NAME)
+        self._is_observed = isinstance(space, spaces.Dict) and INFO_KEY in space.spaces
+        if isinstance(space, spaces.Dict) and self._is_observed and len(space) > 1:
+            space = spaces.Dict({name: part for name, part in space.items() if name != INFO_KEY})
+        if masked is None:
+            with undisturbed():  # the reset may seed the global generators
+                masked = self._has_method or self._is_observed or INFO_KEY in env.reset(seed=0)[1]
+        self._masked = masked
+        self._parts = prepare(space, env.env_id, channel_axis)
         self._strips: dict[int, FrameStrip] = {}
         parts = [part.space for part in self._parts]
         if len(parts) == 1:
-            space, only = parts[0], self._parts[0]
+            state_space, only = parts[0], self._parts[0]
             self.conversions = [f"from {only.name}", *only.notes] if only.name else only.notes
         else:
             self._strips = {index: FrameStrip(STACK) for index, part in enumerate(parts) if len(part.shape) == 2}
             parts = [stack_of(part, STACK) if index in self._strips else part for index, part in enumerate(parts)]
-            space = CompositeBox(parts)
+            state_space = CompositeBox(parts)
             self.conversions = ["one vector of these parts"] + [
                 f"{part.name}, {observation_kind(state)} {state.shape}: {'; '.join(part.notes) or 'unchanged'}"
                 for part, state in zip(self._parts, parts, strict=True)
             ]
-        if self._masks.reported:
-            space = MaskedBox(space, self._masks.size)
+        if masked:
+            state_space = MaskedBox(state_space, sum(self._choices))
             self.conversions.append("the action mask appended; see lib/envs/masks.py")
-        self.observation_space = space
+        self.observation_space = state_space
         if self.conversions:
             notes = textwrap.shorten("; ".join(self.conversions), 400)
             log_once(logging.INFO, f"{env.env_id}: how observations become states: {notes}.")
@@ -78,7 +103,15 @@ class States(gym.Wrapper):
         return state, reward, terminated, truncated, {}
 
     def _state(self, observation: Any, info: Info, is_first: bool, ended: bool) -> np.ndarray:
-        observation, mask = self._masks.take(observation, info, ended)
+        mask = observation[INFO_KEY] if self._is_observed else info.get(INFO_KEY)
+        if self._has_method:
+            with self.env.guard:
+                mask = self.env.get_wrapper_attr(METHOD_NAME)()
+        if (mask is not None) != self._masked:
+            raise Fault(
+                f"{self.env.describe()} reports info[{INFO_KEY!r}] at some resets and steps only; "
+                "it has to report it at every one"
+            )
         states: list[Any] = [part(observation) for part in self._parts]
         for index, strip in self._strips.items():
             frame = states[index]
@@ -86,4 +119,23 @@ class States(gym.Wrapper):
         if len(states) > 1:
             states = [np.concatenate([np.ravel(state) for state in states])]
         [state] = states
-        return state if mask is None else append_mask(state, mask)
+        return state if mask is None else append_mask(state, self._checked(mask, ended))
+
+    def _checked(self, reported: Any, ended: bool) -> np.ndarray:
+        """Return a mask as one array, (options of all choices,) bool."""
+        parts = reported if isinstance(reported, tuple) else [reported]
+        mask = np.concatenate([np.ravel(part) for part in parts])
+        allowed: np.ndarray = mask == 1
+        if len(mask) != sum(self._choices) or not (allowed | (mask == 0)).all():
+            raise Fault(
+                f"{self.env.describe()} reports the action mask {mask}; it has to have {sum(self._choices)} numbers, 1 "
+                "for each allowed action and 0 for each other one"
+            )
+        for options in np.split(allowed, np.cumsum(self._choices)[:-1]):
+            if not options.any() and not ended:
+                raise Fault(
+                    f"{self.env.describe()} reports that no action is allowed, but its episode goes on; "
+                    "a state that allows no action has to end the episode"
+                )
+            options |= not options.any()
+        return allowed

@@ -1,13 +1,4 @@
-"""Vector environments: ale_py's native ones for Atari games, gymnasium's for all others.
-
-If an episode ends, its environment is reset in the same step. infos["final_obs"][index] is then the last state of the
-episode. infos["episode"], or of others than Atari games infos["final_info"]["episode"], has its return and length.
-These entries may be missing if no episode ended.
-
-    envs = make_vector_env("PongNoFrameskip-v4", 16)
-    states, infos = envs.reset(seed=1)
-    states, rewards, terminations, truncations, infos = envs.step(actions)
-"""
+"""Vector environments: ale_py's native ones for Atari games, gymnasium's for all others."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -27,7 +18,6 @@ from lib.envs.frames import STACK
 from lib.envs.masks import MaskedBox, StackedBox
 from lib.envs.single_env import Arguments, make_plain_env, wrapped
 from lib.errors import UsageError
-from lib.system.seeds import hashed_seed
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +36,7 @@ class DiscreteVectorEnv(VectorEnv):
 
 
 def make_vector_env(
-    env_id: str,
-    num_envs: int,
-    threads: int = 0,
-    processes: bool = False,
-    any_actions: bool = False,
+    env_id: str, num_envs: int, threads: int = 0, processes: bool = False, any_actions: bool = False
 ) -> DiscreteVectorEnv:
     """Make several environments that step together.
 
@@ -66,19 +52,19 @@ def make_vector_env(
         any_actions: see single_env.make_env.
 
     Returns:
-        A vector environment whose episodes are reset in the step that ends them. States are (num_envs, ...), rewards
-        (num_envs,), terminations and truncations (num_envs,) bool.
+        A vector environment with states (num_envs, ...). If an episode ends, its environment is reset in the same step.
+        infos["final_obs"][index] is then the last state of the episode. infos["episode"], or of others than Atari games
+        infos["final_info"]["episode"], has its return and length. These entries may be missing if no episode ended.
 
     Raises:
         UsageError: if make_env raises it, or an Atari game has options or wrappers that native environments do not
             support.
     """
     first = make_plain_env(env_id)
-    native = is_atari(first)
-    if native and processes:
-        raise UsageError(f"{env_id} is an Atari game, whose native threads are faster; leave --async-envs out")
-    if native:
+    if is_atari(first):
         first.close()
+        if processes:
+            raise UsageError(f"{env_id} is an Atari game, whose native threads are faster; leave --async-envs out")
         envs = RecordEpisodeStatistics(NativeAtari(_registered_arguments(first, env_id), num_envs, threads))
         return cast(DiscreteVectorEnv, ClipReward(envs, -1.0, 1.0))
     env = Pausable(wrapped(first, env_id, any_actions=any_actions))
@@ -159,12 +145,10 @@ class NativeAtari(VectorWrapper):
     def reset(self, *, seed: int | Sequence[int] | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
         """Reset all environments, or those that options["reset_mask"], (num_envs,) bool, selects.
 
-        Each environment's seed is derived from `seed`, or is an element of it: a 31-bit integer.
+        `seed` holds each environment's seed, of 31 bits; or it is the first one's, and the others' are seed + 1, ...
         """
         selected = (options or {}).get("reset_mask", slice(None))
-        if isinstance(seed, int | np.integer):
-            seed = [hashed_seed(int(seed), index) for index in range(self.num_envs)]
-        seeds = None if seed is None else np.asarray(seed, np.int64)[selected]
+        seeds = np.asarray(seed, np.int64)[selected] if isinstance(seed, Sequence) else seed
         states, infos = self.env.reset(seed=seeds, options=options)
         self._episode_steps[selected] = 0
         _fill_first_states(states, self._episode_steps)
@@ -173,13 +157,12 @@ class NativeAtari(VectorWrapper):
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
         """Step every environment. Actions are (num_envs,) integers from 0 to single_action_space.n - 1."""
         actions = np.asarray(actions)
-        space = self.single_action_space
-        assert isinstance(space, spaces.Discrete)
+        highest = int(self.single_action_space.n) - 1  # type: ignore[attr-defined]
         is_right = actions.shape == (self.num_envs,) and actions.dtype.kind in "iu"
-        if not is_right or actions.min() < 0 or actions.max() >= space.n:
+        if not is_right or actions.min() < 0 or actions.max() > highest:
             raise ValueError(
                 f"the actions are {actions.tolist()}, of {actions.dtype}; they have to be {self.num_envs} integers "
-                f"between 0 and {space.n - 1}"
+                f"between 0 and {highest}"
             )
         states, rewards, terminations, truncations, infos = self.env.step(actions.astype(np.int64))
         self._episode_steps += 1
@@ -192,12 +175,11 @@ class NativeAtari(VectorWrapper):
 
 
 def _fill_first_states(states: np.ndarray, episode_steps: np.ndarray, which: np.ndarray | bool = True) -> None:
-    """Replace the missing frames at the start of an episode by its first frame.
+    """Replace, in place, the missing frames at the start of an episode by its first frame.
 
     Args:
-        states: (num_envs, 4, 84, 84) uint8, changed in place.
-        episode_steps: (num_envs,) steps since the last reset.
-        which: (num_envs,) bool, environments whose states are changed.
+        states: (num_envs, 4, 84, 84) uint8.
+        episode_steps, which: (num_envs,) steps since the last reset, and whether the states may be changed.
     """
     for index in np.flatnonzero((episode_steps < STACK - 1) & which):
         missing = STACK - 1 - episode_steps[index]
@@ -214,11 +196,7 @@ def _converted(state: object, convert: Callable[[object], object]) -> object:
 
 
 def _to_saved(value: object) -> object:
-    """Convert an array to a tensor, because a checkpoint holds tensors and plain values alone.
-
-    Raises:
-        TypeError: if the value is neither an array nor plain.
-    """
+    """Convert an array to a tensor, because a checkpoint holds tensors and plain values alone."""
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value.copy())
     if isinstance(value, np.generic):

@@ -13,12 +13,7 @@ class HeldOutStates:
     """Fixed states, evenly spaced in the replay ring. They stay the same for the whole run, as in the book.
 
     They are taken at the first use, soon after the warm-up, without random numbers. They stay in the ring, so training
-    may sample them, too.
-
-    Args:
-        ring: replay ring.
-        device: device of the network.
-        number: number of states.
+    may sample them, too. `device` is that of the network.
     """
 
     def __init__(self, ring: Ring, device: torch.device | str = "cpu", number: int = 256):

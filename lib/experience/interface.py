@@ -1,26 +1,62 @@
-"""Interface of experience sources to a run."""
+"""Interface of experience sources to a run, and the episodes that they play."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
-from lib.system.clock import Stopwatch
+import numpy as np
+
+from lib.system.clock import Stopwatch, since_process_start
 
 State = dict[str, Any]  # of an object in a checkpoint: tensors and plain values, also in nested lists and dicts
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An object whose state a checkpoint can hold."""
+    """An object whose state, tensors and plain values, a checkpoint can hold."""
 
-    def state_dict(self) -> Mapping[str, object]:
-        """Return the state as tensors and plain values."""
-        ...
+    def state_dict(self) -> Mapping[str, object]: ...
 
-    def load_state_dict(self, state: State, /) -> object:
-        """Continue from a state that `state_dict` returned."""
-        ...
+    def load_state_dict(self, state: State, /) -> object: ...
+
+
+class EpisodeTrace(NamedTuple):
+    """Seed and actions from which a finished episode can be replayed in another environment of the same kind.
+
+    Attributes:
+        seed: seed of the environment's last seeded reset.
+        actions: all actions since that reset, (n, ...).
+        last_state: state in which the last action was taken, to check that the same episode was replayed.
+        first: index of the episode's first action; earlier actions belong to earlier episodes.
+        no_ops: emulator frames before the first action of a native Atari game, start-up included. The native
+            environment draws the number of no-ops itself. None if the seed alone determines the first state.
+    """
+
+    seed: int
+    actions: np.ndarray
+    last_state: np.ndarray
+    first: int = 0
+    no_ops: int | None = None
+
+
+class Episode(NamedTuple):
+    """One finished episode.
+
+    Attributes:
+        total: undiscounted return, before reward clipping.
+        length: number of agent steps.
+        step: agent steps of the source, over all environments, at the end of the episode.
+        clock: seconds from the start of the process to the end of the episode.
+        env: index of the environment in its source or actor.
+        trace: how to replay it; None unless the source's `traces` is true.
+    """
+
+    total: float
+    length: int
+    step: int
+    clock: float
+    env: int = 0
+    trace: EpisodeTrace | None = None
 
 
 class Stopped(Exception):
@@ -37,7 +73,7 @@ class ExperienceSource:
         clock: seconds spent in each of PARTS.
         frame_skip: emulator frames per agent step; 1 if the environment is not an Atari game.
         on_step: function that the source calls with the number of new agent steps.
-        traces: whether episodes need a trace, for videos. The run sets it before the source starts.
+        traces: whether episodes get a trace, for videos. The run sets it before the source starts.
         stop_asked: function that returns whether the run was asked to stop. The run sets it. Sources
             that wait for other processes call it.
     """
@@ -85,3 +121,13 @@ class ExperienceSource:
         """Continue from a state that `state_dict` returned. Call this before the first step."""
         self.steps_done = state["steps_done"]
         self._episodes = unpack_episodes(state["episodes"])
+
+
+def pack_episodes(episodes: Sequence[Episode]) -> list[list[float]]:
+    """Return episodes as plain values for a checkpoint, without what a resumed run cannot use."""
+    return [[episode.total, episode.length, episode.step] for episode in episodes]
+
+
+def unpack_episodes(packed: list[list[float]]) -> list[Episode]:
+    """Return the episodes of a checkpoint. `clock` is the current time, and `trace` is None."""
+    return [Episode(total, int(length), int(step), since_process_start()) for total, length, step in packed]

@@ -31,8 +31,7 @@ class PrioritisedRing(Ring):
     probability p among n transitions is (n * p) ** -beta, divided by the largest weight in the batch.
 
     Args:
-        size: capacity, num_envs and frame_shape; see Ring.
-        options: further arguments of a Ring.
+        args, options: arguments of a Ring.
         alpha: exponent of the priorities; 0 for uniform sampling, 1 for sampling in proportion to the priorities.
         beta: initial exponent of the importance-sampling weights, 0 to 1; 1 corrects the sampling bias fully.
         beta_steps: agent steps from the first batch until beta has risen linearly to 1.
@@ -40,8 +39,8 @@ class PrioritisedRing(Ring):
 
     STEP_BYTES = Ring.STEP_BYTES + 17  # plus a priority, a leaf of the tree, and a share of the inner nodes
 
-    def __init__(self, *size: Any, alpha: float = 0.6, beta: float = 0.4, beta_steps: int = 100_000, **options: Any):
-        super().__init__(*size, **options)
+    def __init__(self, *args: Any, alpha: float = 0.6, beta: float = 0.4, beta_steps: int = 100_000, **options: Any):
+        super().__init__(*args, **options)
         self.alpha = alpha
         self._initial_beta = beta
         self._beta_steps = beta_steps
@@ -101,13 +100,10 @@ class PrioritisedRing(Ring):
         steps = numbers % self.length * self.num_envs + envs
         kept = (numbers >= self._steps_added - self.length) & (self._tree[steps] > 0.0)
         steps, new = steps[kept], new[kept]
-        if not len(steps):
-            return
-        all_priorities = self._priorities.reshape(-1)
-        all_priorities[steps] = new
         # The last priority counts if an index occurs several times.
-        self._tree[steps] = all_priorities[steps] ** self.alpha
-        self._highest = max(self._highest, float(new.max()))
+        self._priorities.reshape(-1)[steps] = new
+        self._tree[steps] = new**self.alpha
+        self._highest = max(self._highest, float(new.max(initial=0.0)))
 
     def state_dict(self) -> State:
         state = super().state_dict()

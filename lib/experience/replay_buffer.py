@@ -1,4 +1,4 @@
-"""ptan's replay buffer with a memory forecast and a state_dict."""
+"""The replay buffer of chapter 9's first scripts: a list of PTAN's transitions."""
 
 import math
 from collections.abc import Iterator, Sequence

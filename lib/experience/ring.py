@@ -1,18 +1,10 @@
-"""Replay ring for environments that step together. It stores every frame once and rebuilds states when it samples.
+"""Replay ring for environments that step together. It stores every frame once and rebuilds states when it samples."""
 
-    ring = Ring(capacity=100_000, num_envs=8, frame_shape=(84, 84), n_step=3, gamma=0.99)
-    ring.add(Step(frames, actions, rewards, terminated, truncated, final_frames))
-    batch = ring.sample(256)
-
-A state is the last `stack` frames of its episode. At the start of an episode, its first frame fills the missing ones.
-"""
-
-from typing import Any, Self
+import math
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from numpy.typing import DTypeLike
 
 from lib.errors import UsageError
 from lib.experience.batch import Batch
@@ -25,15 +17,10 @@ class Ring:
     """Replay ring of the last steps, sampled uniformly.
 
     Args:
-        capacity: number of steps over all environments, rounded up to a multiple of num_envs.
-        num_envs: number of environments that step together.
-        frame_shape: shape of one frame.
-        stack: number of frames in a state.
+        source: stream from which `populate` takes steps.
+        capacity: number of steps over all environments, rounded up to a multiple of their number.
         n_step: number of steps in a transition, Sutton (1988). A transition is shorter if its episode ends.
         gamma: discount factor per step.
-        dtype: data type of the frames.
-        seed: seed of the sampling.
-        source: stream from which `populate` takes steps; None if only `add` is used.
 
     Raises:
         UsageError: if the ring does not fit into free memory, or is too small for a transition.
@@ -42,18 +29,11 @@ class Ring:
     ARRAYS = ("frames", "actions", "rewards", "terminated", "ended", "older")  # (length, num_envs, ...) each
     STEP_BYTES = 22  # bytes of a step without its frame: action, reward, two flags and the number of previous frames
 
-    def __init__(
-        self,
-        capacity: int,
-        num_envs: int,
-        frame_shape: tuple[int, ...],
-        stack: int = 4,
-        n_step: int = 1,
-        gamma: float = 0.99,
-        dtype: DTypeLike = np.uint8,
-        seed: int = 0,
-        source: ExperienceStream | None = None,
-    ):
+    def __init__(self, source: ExperienceStream, capacity: int, n_step: int = 1, gamma: float = 0.99):
+        space = source.envs.single_observation_space
+        assert isinstance(space, spaces.Box)
+        stack, frame_shape = (space.shape[0], space.shape[1:]) if source.stacked else (1, space.shape)
+        num_envs: int = source.envs.num_envs
         self.length = -(-capacity // num_envs)  # steps per environment
         self.num_envs = num_envs
         self.stack = stack
@@ -64,11 +44,11 @@ class Ring:
                 f"a replay buffer of {capacity} steps has {self.length} for each of {num_envs} environments; states of "
                 f"{stack} frames and transitions of n_step={n_step} need at least {stack + n_step}"
             )
-        memory.require(capacity, self.forecast(capacity, frame_shape, dtype))
+        memory.require(capacity, capacity * (math.prod(frame_shape) * space.dtype.itemsize + self.STEP_BYTES))
         self._source = source
-        self._source_steps = iter(()) if source is None else source.steps()
+        self._source_steps = source.steps()
         size = (self.length, num_envs)
-        self._frames = np.zeros((*size, *frame_shape), dtype)
+        self._frames = np.zeros((*size, *frame_shape), space.dtype)
         self._actions = np.zeros(size, np.int64)
         self._rewards = np.zeros(size, np.float32)
         self._terminated = np.zeros(size, np.bool_)
@@ -78,21 +58,7 @@ class Ring:
         self._final_frames: dict[tuple[int, int], np.ndarray] = {}
         self._episode_steps = np.zeros(num_envs, np.int64)  # steps of each environment since its reset
         self._steps_added = 0  # steps of each environment since the ring was created
-        self._generator = np.random.default_rng(seed)
-
-    @classmethod
-    def for_source(cls, source: ExperienceStream, capacity: int, **options: Any) -> Self:
-        """Make a ring for the states and steps of a stream. `options` are further arguments, such as n_step."""
-        space = source.envs.single_observation_space
-        assert isinstance(space, spaces.Box)
-        stack, shape = (space.shape[0], space.shape[1:]) if source.stacked else (1, space.shape)
-        options |= {"stack": stack, "dtype": space.dtype, "seed": source.seed, "source": source}
-        return cls(capacity, source.envs.num_envs, shape, **options)
-
-    @classmethod
-    def forecast(cls, capacity: int, frame_shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> int:
-        """Return the memory of a full ring in bytes."""
-        return capacity * (int(np.prod(frame_shape)) * np.dtype(dtype).itemsize + cls.STEP_BYTES)
+        self._generator = np.random.default_rng(source.seed)
 
     def __len__(self) -> int:
         """Return the number of steps in the ring, over all environments."""
@@ -154,11 +120,7 @@ class Ring:
             self.add(next(self._source_steps))
 
     def sample(self, batch_size: int) -> Batch:
-        """Sample transitions uniformly, with replacement.
-
-        Raises:
-            UsageError: if there is no transition yet.
-        """
+        """Sample transitions uniformly, with replacement. If there is none yet, a UsageError is raised."""
         self._require_transitions()
         steps = self._generator.integers(self._start, self._end, batch_size)
         envs = self._generator.integers(0, self.num_envs, batch_size)
@@ -241,10 +203,7 @@ class Ring:
         return state
 
     def load_state_dict(self, state: State) -> None:
-        """Restore the ring from a checkpoint.
-
-        If the source could not restore its environments, their unfinished episodes are truncated.
-        """
+        """Restore the ring. If the source had to reset its environments, their unfinished episodes are truncated."""
         rows = min(state["added"], self.length)
         for name in self.ARRAYS:
             getattr(self, f"_{name}")[:rows] = state[name].numpy()
@@ -252,5 +211,5 @@ class Ring:
         self._episode_steps = state["begun"].numpy().copy()
         self._steps_added = state["added"]
         self._generator.bit_generator.state = state["draws"]
-        if self._source is not None and self._source.interrupted_states is not None:
+        if self._source.interrupted_states is not None:
             self.truncate_episodes(self._source.newest_frames(self._source.interrupted_states))

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from lib.experience.episodes import EpisodeTrace
-from lib.experience.interface import State
+from lib.experience.interface import EpisodeTrace, State
 
 
 def without_actions(state: object) -> object:
@@ -59,16 +58,11 @@ class Snapshot:
         """(num_envs,) numbers of steps since each environment's last reset."""
         return self._length - self.starts
 
-    def seeds(self, which: np.ndarray) -> list[int]:
-        """Return the seeds of the last resets of selected environments, and 0 for the others.
-
-        Args:
-            which: (num_envs,) bool.
-        """
+    def seeds(self) -> list[int]:
+        """Return the seed of each environment's last reset."""
         assert self.resets is not None
-        seeds = {reset: self._seeds_of(reset) for reset in np.unique(self.resets[which]).tolist()}
-        resets = zip(self.resets.tolist(), which, strict=True)
-        return [int(seeds[reset][env]) if selected else 0 for env, (reset, selected) in enumerate(resets)]
+        seeds = {reset: self._seeds_of(reset) for reset in set(self.resets.tolist())}
+        return [int(seeds[reset][env]) for env, reset in enumerate(self.resets.tolist())]
 
     def restart(self, number: int | np.ndarray, which: np.ndarray | slice = slice(None)) -> None:
         """Record a seeded reset.
@@ -88,34 +82,20 @@ class Snapshot:
             unneeded = int(self.starts.min())
             kept = self.actions[unneeded:]
             room = np.zeros((max(len(kept), self.ROOM), *kept.shape[1:]), kept.dtype)
-            self._memory = np.concatenate([kept, room])  # a new array, because traces refer to the old one
+            self._memory = np.concatenate([kept, room])  # a new array, because traces are views of the old one
             self._length -= unneeded
             self.starts -= unneeded
         self._memory[self._length] = actions
         self._length += 1
 
-    def trace(
-        self, env: int, length: int, last_state: np.ndarray, no_ops: int | None = None
-    ) -> Callable[[], EpisodeTrace]:
-        """Return a function that assembles the trace of an episode.
-
-        Args:
-            env: index of the environment in this snapshot.
-            length: agent steps of the episode.
-            last_state: state in which its last action was taken.
-            no_ops: see EpisodeTrace.
-        """
+    def trace(self, env: int, length: int, last_state: np.ndarray, no_ops: int | None = None) -> EpisodeTrace:
+        """Return the trace of an episode of `length` steps that has just ended; for the others see EpisodeTrace."""
         assert self.resets is not None
-        reset, actions = int(self.resets[env]), self.actions[int(self.starts[env]) :, env]
-
-        def assemble() -> EpisodeTrace:
-            # In nearly every Atari game, the number of no-ops alone determines the first state.
-            first = len(actions) - length if no_ops is None else 0
-            needed = actions if no_ops is None else actions[-length:]
-            rows = needed.tolist() if needed.ndim == 1 else list(needed)
-            return EpisodeTrace(int(self._seeds_of(reset)[env]), rows, last_state, first, no_ops)
-
-        return assemble
+        actions = self.actions[int(self.starts[env]) :, env]
+        first = len(actions) - length
+        if no_ops is not None:  # in nearly every Atari game, it alone determines the first state
+            actions, first = actions[first:], 0
+        return EpisodeTrace(int(self._seeds_of(int(self.resets[env]))[env]), actions, last_state, first, no_ops)
 
     def state_dict(self) -> State:
         """Return the resets, and the actions since the earliest one."""

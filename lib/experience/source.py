@@ -1,14 +1,7 @@
-"""PTAN's experience source on a stream of environments: corrected and resumable.
+"""PTAN's experience source on a stream of environments, resumable if it is saved after a whole round of agent steps.
 
-Differences from ptan 0.8.1:
-
-1. A truncated episode keeps its last state, so the learner bootstraps from it. ptan treats every end as terminal.
-2. A transition is yielded in the round of agent steps that it comes from. ptan yields it one round later, and two
-   transitions in the last round of an episode.
-3. Every episode has its own seed, derived from (seed, environment, episode). ptan resets without a seed, or
-   with the same one in every environment.
-4. The source has a state_dict. If it is saved after a whole round, as ReplayBuffer does, a resumed source yields what
-   an uninterrupted one does, bit for bit.
+It corrects ptan 0.8.1, which treats a truncated episode as terminated, yields a transition a round late, and resets
+without a seed, or with the same one in every environment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,12 +11,11 @@ import gymnasium as gym
 import numpy as np
 import ptan
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import RecordEpisodeStatistics
 from ptan.experience import ExperienceFirstLast
 
-from lib.envs.atari import frame_skip, statistics_wrapper
+from lib.envs.atari import counted, frame_skip
 from lib.envs.vector_env import Pausable
-from lib.experience.stream import EnvRange, ExperienceStream
+from lib.experience.stream import ExperienceStream
 from lib.experience.transitions import Transitions
 from lib.system.seeds import hashed_seed
 
@@ -55,11 +47,10 @@ class ExperienceSourceFirstLast(ExperienceStream):
     ):
         self.pool = [env] if isinstance(env, gym.Env) else list(env)
         self.gamma = gamma
-        counted = [each if statistics_wrapper(each) else RecordEpisodeStatistics(each) for each in self.pool]
-        self._statistics = [statistics_wrapper(each) for each in counted]
-        envs = SyncVectorEnv([partial(Pausable, each) for each in counted], autoreset_mode=AutoresetMode.DISABLED)
-        env_range = EnvRange(first_env, len(self.pool), first_env + len(self.pool))
-        super().__init__(envs, agent, seed, env_range)
+        self._counted = list(map(counted, self.pool))
+        made = [partial(Pausable, each) for each in self._counted]
+        envs = SyncVectorEnv(made, autoreset_mode=AutoresetMode.DISABLED)
+        super().__init__(envs, agent, seed, first_env)
         self.frame_skip = frame_skip(self.pool[0])
 
     def __iter__(self) -> Iterator[ExperienceFirstLast]:
@@ -71,9 +62,8 @@ class ExperienceSourceFirstLast(ExperienceStream):
 
     def _return_and_length(self, env: int, infos: object) -> tuple[float, int]:
         # Not from the infos, because a wrapper outside of the counting one may have ended the episode.
-        statistics = self._statistics[env]
-        assert statistics is not None
-        return float(statistics.episode_returns), int(self._snapshot.steps_since_reset[env])
+        total = self._counted[env].get_wrapper_attr("episode_returns")
+        return float(total), int(self._snapshot.steps_since_reset[env])
 
     def skip_episodes(self, numbers: np.ndarray) -> None:
         """Begin after this many episodes of each environment, (num_envs,). Call this before the first step."""
@@ -84,4 +74,4 @@ class ExperienceSourceFirstLast(ExperienceStream):
 
     def _reset_seeds(self, episode: int) -> list[int]:
         """Return the seeds of this episode of each environment; here, resets are numbered by episodes."""
-        return [hashed_seed(self.seed, env, episode) for env in self.env_range.indices]
+        return [hashed_seed(self.seed, env, episode) for env in self.env_indices]

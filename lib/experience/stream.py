@@ -1,22 +1,20 @@
 """Streams: steps and episodes of environments that are stepped together, with resumption from a checkpoint."""
 
 import logging
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from ale_py.vector_env import AtariVectorEnv
-from gymnasium.vector import AsyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from lib.envs import vector_env
 from lib.envs.atari import frame_skip
 from lib.envs.checked_env import Info
 from lib.envs.frames import stacks_frames
 from lib.errors import Fault
-from lib.experience.episodes import Episode
-from lib.experience.interface import ExperienceSource, State
+from lib.experience.interface import Episode, ExperienceSource, State
 from lib.experience.snapshot import Snapshot
 from lib.system.clock import since_process_start
 from lib.system.log import TaskProgress
@@ -49,55 +47,38 @@ class Step(NamedTuple):
     final_states: np.ndarray
 
 
-class EnvRange(NamedTuple):
-    """Range of a run's environments, if several processes step them.
-
-    Attributes:
-        first: index of the first environment.
-        num_envs: number of environments in the range.
-        total_envs: number of environments in the whole run.
-    """
-
-    first: int
-    num_envs: int
-    total_envs: int
-
-    @property
-    def indices(self) -> range:
-        """Indices of this part's environments in the run."""
-        return range(self.first, self.first + self.num_envs)
-
-
 class Stream(ExperienceSource):
     """Steps of environments that are stepped together. A resumed stream gives the same steps bit for bit.
 
     This runner of vectorised environments is the only thing that steps them. It is restored by repeating its actions
     from the reset seeds. To limit the time that this takes, an environment gets a new seed when the first episode ends
-    after RESEED_EVERY / total_envs of its own steps. An episode that lasts another MAX_OVERDUE steps is truncated.
+    after RESEED_EVERY / total_envs of its own steps.
 
     Args:
         envs: vector environment of lib.envs.vector_env.
         seed: seed from which the environments' reset seeds are derived.
-        env_range: part of the run's environments that this stream steps; None for all of them.
+        first_env: index of the first of these environments in the run.
+        total_envs: number of environments in the run; None if there are no others.
 
     Attributes:
+        env_indices: indices of the environments in the run.
         states: (num_envs, ...) latest states.
         interrupted_states: (num_envs, ...) saved states of the environments if they could not be restored from a
             checkpoint and were reset; otherwise None.
     """
 
     RESEED_EVERY = 500_000  # agent steps, summed over environments; 0 for a new seed at every end of an episode
-    MAX_OVERDUE = 100_000  # agent steps of one environment
 
-    def __init__(self, envs: VectorEnv, seed: int = 0, env_range: EnvRange | None = None):
+    def __init__(self, envs: VectorEnv, seed: int = 0, first_env: int = 0, total_envs: int | None = None):
         super().__init__()
         self.envs = envs
         self.seed = seed
-        self.env_range = env_range or EnvRange(0, envs.num_envs, envs.num_envs)
+        self.env_indices = range(first_env, first_env + envs.num_envs)
+        self.total_envs = total_envs or envs.num_envs
         self.states: np.ndarray = np.zeros(0)
         self.frame_skip = frame_skip(envs)
         self.interrupted_states: np.ndarray | None = None
-        self._snapshot = Snapshot(self._reset_seeds, self.env_range.num_envs, envs.single_action_space)
+        self._snapshot = Snapshot(self._reset_seeds, envs.num_envs, envs.single_action_space)
         is_native = isinstance(envs.unwrapped, AtariVectorEnv)
         # (num_envs,) frames before the first action of native games' episodes
         self._no_ops = np.zeros(envs.num_envs, np.int64) if is_native else None
@@ -129,24 +110,12 @@ class Stream(ExperienceSource):
         for env in np.flatnonzero(ended).tolist():
             if "final_obs" in infos:  # the environment was reset in the step that ended its episode
                 final_states[env] = infos["final_obs"][env]
-            self._episodes.append(self._episode(env, infos, previous_states[env].copy()))
+            self._episodes.append(self._episode(env, infos, previous_states[env]))
         self._record_no_ops(infos, ended)
-        truncated = truncated & ~terminated
-        overdue = self._snapshot.steps_since_reset - math.ceil(self.RESEED_EVERY / self.env_range.total_envs)
-        cut = ~ended & (overdue >= self.MAX_OVERDUE)
-        if cut.any():
-            log.warning(
-                "Environment %d has not ended its episode for %d steps. The episode was truncated, so that checkpoints "
-                "can be restored in a limited time, and does not count. If the game has no end, register it with "
-                "max_episode_steps.",
-                self.env_range.first + int(np.flatnonzero(cut)[0]),
-                self.MAX_OVERDUE,
-            )
-            truncated = truncated | cut
-        due = cut | ended & (overdue >= 0)
+        due = ended & (self._snapshot.steps_since_reset * self.total_envs >= self.RESEED_EVERY)
         if due.any():
             self._reseed(due)
-        return Step(previous_states, actions, rewards, terminated, truncated, final_states)
+        return Step(previous_states, actions, rewards, terminated, truncated & ~terminated, final_states)
 
     def _reseed(self, which: np.ndarray) -> None:
         """Reset the environments that `which`, (num_envs,) bool, selects, with new seeds."""
@@ -159,15 +128,14 @@ class Stream(ExperienceSource):
 
     def _reset_seeds(self, reset: int) -> list[int]:
         """Return the seeds that all environments would get in a reset. Resets are numbered by this stream's steps."""
-        total_steps = reset // self.env_range.num_envs * self.env_range.total_envs  # of the whole run
-        return [hashed_seed(self.seed, 0, total_steps, index) for index in self.env_range.indices]
+        total_steps = reset // self.envs.num_envs * self.total_envs  # of the whole run
+        return [hashed_seed(self.seed, 0, total_steps, index) for index in self.env_indices]
 
     def _reset(self, which: np.ndarray) -> None:
         """Reset environments with the seeds of the snapshot."""
         options = None if which.all() else {"reset_mask": which}
         with self.clock("environment"):
-            seeds = self._snapshot.seeds(which)
-            self.states, infos = self.envs.reset(seed=seeds, options=options)  # type: ignore[arg-type]
+            self.states, infos = self.envs.reset(seed=self._snapshot.seeds(), options=options)  # type: ignore[arg-type]
         self._record_no_ops(infos, which)
 
     def _record_no_ops(self, infos: Info, started: np.ndarray) -> None:
@@ -178,7 +146,7 @@ class Stream(ExperienceSource):
     def _episode(self, env: int, infos: Info, last_state: np.ndarray) -> Episode:
         total, length = self._return_and_length(env, infos)
         no_ops = None if self._no_ops is None else int(self._no_ops[env])
-        trace = self._snapshot.trace(env, length, last_state, no_ops)
+        trace = self._snapshot.trace(env, length, last_state.copy(), no_ops) if self.traces else None
         return Episode(total, length, self.steps_done, since_process_start(), env, trace)
 
     def _return_and_length(self, env: int, infos: Info) -> tuple[float, int]:
@@ -197,11 +165,11 @@ class Stream(ExperienceSource):
     def load_state_dict(self, state: State) -> None:
         """Reset with the seeds of a snapshot, and replay its actions. Half a million Atari steps take a minute or two.
 
-        If that fails or leads to other states, reset all environments and log a warning. A state without actions starts
-        new episodes; see snapshot.without_actions.
+        If that leads to other states, reset all environments and log a warning. A state without actions starts new
+        episodes; see snapshot.without_actions.
 
         Raises:
-            Fault: if it fails in an environment with a process of its own, which has ended.
+            Fault: if an environment raises an error.
         """
         super().load_state_dict(state)
         self.interrupted_states = None
@@ -210,40 +178,21 @@ class Stream(ExperienceSource):
             return
         saved_states: np.ndarray = state["snapshot"]["states"].numpy()
         nothing = [None] * self.envs.num_envs
-        reason = ""
+        vector_env.set_each(self.envs, "restored", state["carried"] or nothing)
         try:
-            vector_env.set_each(self.envs, "restored", state["carried"] or nothing)
-            if "actions" not in state["snapshot"]:  # see without_actions
-                self._restart(saved_states)
-            else:
-                self._replay()
-                if not np.array_equal(self.states, saved_states):
-                    reason = "they reached other states"
+            is_restored = "actions" in state["snapshot"] and self._replay(saved_states)
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            if isinstance(self.envs.unwrapped, AsyncVectorEnv):
-                raise Fault(
-                    f"the environments could not be restored from their seeds and actions ({reason}). Resume once "
-                    "with --new-episodes"
-                ) from error
+            raise Fault(
+                "the environments could not be restored from their seeds and actions "
+                f"({type(error).__name__}: {error}). Resume once with --new-episodes"
+            ) from error
+        if not is_restored:
+            self.interrupted_states = saved_states
+            self._reseed(np.ones(self.envs.num_envs, bool))
         vector_env.set_each(self.envs, "restored", nothing)
-        if reason:
-            log.warning(
-                "The environments could not be restored from their seeds and actions (%s), and were reset. The resumed "
-                "run is valid, but not identical to an uninterrupted one. What an environment keeps from episode to "
-                "episode, such as the level of a curriculum, is lost unless it has state_dict and load_state_dict, or "
-                "get_state and set_state.",
-                reason,
-            )
-            self._restart(saved_states)
 
-    def _restart(self, saved_states: np.ndarray) -> None:
-        """Start new episodes in all environments. The interrupted ones had these states."""
-        self.interrupted_states = saved_states
-        self._reseed(np.ones(self.envs.num_envs, bool))
-
-    def _replay(self) -> None:
-        """Reset each environment where its kept actions start, and repeat them."""
+    def _replay(self, saved_states: np.ndarray) -> bool:
+        """Reset each environment where its kept actions start, and repeat them. Return whether the states are right."""
         starts, actions = self._snapshot.starts, self._snapshot.actions
         self._reset(np.ones(self.envs.num_envs, bool))
         vector_env.set_each(self.envs, "paused", (starts > 0).tolist())
@@ -257,21 +206,30 @@ class Stream(ExperienceSource):
                     self.states, _, terminated, truncated, infos = self.envs.step(chosen)
                     self._record_no_ops(infos, terminated | truncated)
                     progress.update(len(chosen))
+        is_right = np.array_equal(self.states, saved_states)
+        if not is_right:
+            log.warning(
+                "The environments reached other states than those from which the run was saved, and were reset. The "
+                "resumed run is valid, but not identical to an uninterrupted one. What an environment keeps from "
+                "episode to episode, such as the level of a curriculum, is lost unless it has state_dict and "
+                "load_state_dict, or get_state and set_state."
+            )
+        return is_right
 
 
 class ExperienceStream(Stream):
     """Steps of an agent in environments that are stepped together, for a replay ring.
 
     Args:
-        agent: ptan agent, called with the states of all environments, (num_envs, ...).
-        envs, seed, env_range: see Stream.
+        agent: ptan agent without a state of its own, called with the states of all environments, (num_envs, ...).
+        envs, seed, first_env: see Stream.
 
     Attributes:
         stacked: whether a state is a stack of frames; otherwise a state is one frame.
     """
 
-    def __init__(self, envs: VectorEnv, agent: "BaseAgent", seed: int = 0, env_range: EnvRange | None = None):
-        super().__init__(envs, seed, env_range)
+    def __init__(self, envs: VectorEnv, agent: "BaseAgent", seed: int = 0, first_env: int = 0):
+        super().__init__(envs, seed, first_env)
         self.agent = agent
         self.stacked = stacks_frames(envs.single_observation_space)
 
@@ -285,12 +243,9 @@ class ExperienceStream(Stream):
     def steps(self) -> Iterator[Step]:
         """Yield steps forever, with the newest frames of their states."""
         self.begin()
-        agent_states = [self.agent.initial_state() for _ in range(self.envs.num_envs)]
         while True:
             with self.clock("act"):
-                actions, agent_states = self.agent(self.states, agent_states)
+                actions, _ = self.agent(self.states, None)
             step = self.step(np.asarray(actions))
-            for env in np.flatnonzero(step.terminated | step.truncated):
-                agent_states[env] = self.agent.initial_state()
             frames, final_frames = self.newest_frames(step.states), self.newest_frames(step.final_states)
             yield step._replace(states=frames, final_states=final_frames)

@@ -12,9 +12,7 @@ from lib.experience.stream import Step
 
 
 class Transitions:
-    """Makes one-step transitions (state, action, reward, last_state) of the steps of several environments.
-
-    Their states are LazyFrames.
+    """Makes one-step transitions of the steps of several environments. Their states are LazyFrames.
 
     Args:
         states: (num_envs, ...) states in which the first actions are taken.
@@ -48,15 +46,9 @@ class Transitions:
 def pack(transitions: Iterable[ExperienceFirstLast]) -> State:
     """Return transitions as tensors that torch.load(weights_only=True) accepts. The tensors share their frames.
 
-    Returns:
-        A dict with these entries.
-
-        - "strips": tuple of the arrays of frames to which the states refer.
-        - "size": `size` of each state.
-        - "places": (transitions, 4) int32, the strip of the state, its end in the strip, and the same of the last
-          state. If there is no last state, its strip is -1.
-        - "actions": (transitions,) int64.
-        - "rewards": (transitions,) float64.
+    "strips" are the arrays of frames to which the states refer, and "size" is the `size` of each state. "places",
+    (transitions, 4), holds the strip of the state, its end in the strip, and the same of the last state. If there is no
+    last state, its strip is -1.
     """
     transitions = list(transitions)
     strips: dict[int, tuple[int, torch.Tensor]] = {}  # number and frames, by the identity of the memory

@@ -14,9 +14,7 @@ from lib.envs import vector_env
 from lib.envs.frames import stacks_frames
 from lib.envs.vector_env import DiscreteVectorEnv
 from lib.errors import UsageError, divisors
-from lib.experience.episodes import Episode, to_send
-from lib.experience.interface import State
-from lib.experience.stream import EnvRange
+from lib.experience.interface import Episode, State
 from lib.hyperparameters import FastPPOHyperparameters
 from lib.ppo.fast import FastModel
 from lib.ppo.rollout import Agent, Sampler
@@ -36,7 +34,7 @@ class ActorSettings:
         seed: seed from which all seeds are derived.
         engine, patience, address, cpus: see actors.fleet.Fleet.
         bfloat16: compute in bfloat16 on machines that are faster with it.
-        traces: whether episodes are sent with their traces, which grow with the actions since a reset.
+        traces: whether episodes have traces, which grow with the actions since a reset.
         rank, learners: number of this learner, and of all; each has the same number of actors.
 
     Raises:
@@ -102,10 +100,11 @@ class ActorSettings:
         env.close()
         return env
 
-    def env_range(self, index: int) -> EnvRange:
-        """Return the part of the environments that an actor plays."""
+    def env_indices(self, index: int) -> range:
+        """Return the indices of the environments that an actor plays."""
         num_envs = self.envs // (self.actors * self.learners)
-        return EnvRange((self.rank * self.actors + index) * num_envs, num_envs, self.envs)
+        first = (self.rank * self.actors + index) * num_envs
+        return range(first, first + num_envs)
 
     def make_envs(self, num_envs: int) -> DiscreteVectorEnv:
         """Make `num_envs` environments.
@@ -146,13 +145,16 @@ class PPOActor:
     """
 
     def __init__(self, acting: ActorSettings, index: int, state: State | None = None):
-        envs = acting.make_envs(acting.env_range(index).num_envs)
+        indices = acting.env_indices(index)
+        envs = acting.make_envs(len(indices))
         space = envs.single_observation_space
         with torch.random.fork_rng(devices=()):  # the initial weights must not change the learner's random numbers
             dtype = torch.bfloat16 if acting.bfloat16 and has_fast_bfloat16(torch.device("cpu")) else torch.float32
             self._model = FastModel(space, envs.single_action_space, dtype)
-        self._version, self._traces = -1, acting.traces
-        self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.env_range(index))
+        self._version = -1
+        part = {"first_env": indices.start, "total_envs": acting.envs}
+        self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, **part)
+        self._sampler.traces = acting.traces
         if state is not None:
             self._sampler.steps_done = state["steps_done"]
             if "snapshot" in state:
@@ -178,7 +180,7 @@ class PPOActor:
             parts=self._sampler.clock.pop(),
             restart={"steps_done": self._sampler.steps_done},
             arrays={name: array if name == "frames" else array.copy() for name, array in arrays.items()},
-            episodes=[to_send(episode, self._traces) for episode in self._sampler.pop_episodes()],
+            episodes=self._sampler.pop_episodes(),
             first=first,
         )
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from lib.experience.stream import EnvRange, Stream
+from lib.experience.stream import Stream
 from lib.nets.distributions import distribution_of
 from lib.ppo.model import ActorCritic
 from lib.system.machine import to_device, torch_threads
@@ -114,13 +114,13 @@ class Sampler(Stream):
     Args:
         agent: an Agent, or any object with its `device`, `__call__` and `values`.
         steps: steps of each environment in a rollout.
-        envs, seed, env_range: see Stream.
+        envs, seed, part: arguments of a Stream.
     """
 
     PARTS = ("act", "environment", "store")
 
-    def __init__(self, envs: VectorEnv, agent: Agent, steps: int, seed: int = 0, env_range: EnvRange | None = None):
-        super().__init__(envs, seed, env_range)
+    def __init__(self, envs: VectorEnv, agent: Agent, steps: int, seed: int = 0, **part: int):
+        super().__init__(envs, seed, **part)
         self.agent = agent
         self.steps = steps
         self._distribution = distribution_of(envs.single_action_space)
@@ -191,7 +191,7 @@ class Sampler(Stream):
         """Draw the next rollout's noise, (steps, num_envs, noise_size) float32, a generator per environment."""
         rollout_index = self.steps_done // (self.steps * self.envs.num_envs)
         noise = []
-        for env_index in self.env_range.indices:
+        for env_index in self.env_indices:
             generator = np.random.default_rng([self.seed, env_index, rollout_index])
             noise.append(self._distribution.noise(generator, self.steps))
         return torch.from_numpy(np.stack(noise, axis=1))

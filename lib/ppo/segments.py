@@ -143,16 +143,16 @@ class Segments(ExperienceSource):
         return first + [index for index in idle if index in played][:others]
 
     def _name_of(self, index: int) -> str:
-        indices, acting = self.acting.env_range(index).indices, self.acting
+        indices, acting = self.acting.env_indices(index), self.acting
         environments = counted("environment", indices.start, indices.stop - 1)
         return f"Actor {index} ({environments} of {acting.env_name}, seed {acting.seed})"
 
     def _count(self, segments: list[tuple[int, Segment]]) -> None:
-        learners, num_envs = self.acting.learners, self.acting.env_range(0).num_envs
+        learners, num_envs = self.acting.learners, len(self.acting.env_indices(0))
         self._lags = [self.learner.version - segment.version for _, segment in segments]
         ended = []
         for index, segment in segments:
-            first_env = self.acting.env_range(index).first
+            first_env = self.acting.env_indices(index).start
             for episode in segment.episodes:
                 ended.append(((episode.step - segment.first) // num_envs, first_env + episode.env, episode))
         ended = [each for rank in range(learners) for each in self._group.share(ended, rank)]
@@ -174,7 +174,7 @@ class Segments(ExperienceSource):
         return {
             "policy_lag": sum(self._lags) / len(self._lags),
             "actor_fps": self.fleet.speed(),
-            "lost_episodes": self.fleet.lost * self.acting.env_range(0).num_envs,
+            "lost_episodes": self.fleet.lost * len(self.acting.env_indices(0)),
         }
 
     def report(self, folder: Path) -> dict[str, object]:

@@ -21,7 +21,7 @@ from ignite.engine import Engine, Events
 from tqdm import tqdm
 
 from lib.envs.single_env import EnvId
-from lib.experience.episodes import Episode
+from lib.experience.interface import Episode
 from lib.hyperparameters import RunParameters
 from lib.run.arguments import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.checkpoint import BEST

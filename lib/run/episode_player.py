@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.wrappers import RecordEpisodeStatistics
 
-from lib.envs.atari import NOOP_MAX, is_atari, reset_with_no_ops, statistics_wrapper
+from lib.envs.atari import NOOP_MAX, counted, is_atari, reset_with_no_ops
 from lib.system.machine import torch_threads
 from lib.system.seeds import tagged_seed
 
@@ -46,10 +45,7 @@ class EpisodePlayer:
     random: np.random.Generator  # of the episode, for policies that draw their actions
 
     def __init__(self, env: gym.Env):
-        statistics = statistics_wrapper(env)
-        if statistics is None:
-            env = statistics = RecordEpisodeStatistics(env)
-        self.env, self._statistics = env, statistics
+        self.env = counted(env)
         self.reward = 0.0  # of the last step; it may be clipped
         self.result: EpisodeResult | None = None  # None while the episode lasts
 
@@ -68,7 +64,7 @@ class EpisodePlayer:
         self._steps += 1
         self._show(state)
         if terminated or truncated or self._steps == MAX_STEPS:
-            total, length = self._statistics.episode_returns, self._statistics.episode_lengths
+            total, length = map(self.env.get_wrapper_attr, ("episode_returns", "episode_lengths"))
             self.result = EpisodeResult(self._number, float(total), int(length), self._digest.digest())
 
     def play(

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from ignite.engine import Engine
 
-from lib.experience.episodes import Episode
-from lib.experience.interface import ExperienceSource, State
+from lib.experience.interface import Episode, ExperienceSource, State
 from lib.run.events import EpisodeEvents
 from lib.system.clock import since_process_start
 

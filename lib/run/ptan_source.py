@@ -7,8 +7,7 @@ import gymnasium as gym
 from ignite.engine import Engine
 
 from lib.envs.atari import frame_skip
-from lib.experience.episodes import Episode
-from lib.experience.interface import ExperienceSource
+from lib.experience.interface import Episode, ExperienceSource
 from lib.system.clock import since_process_start
 
 

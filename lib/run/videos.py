@@ -21,8 +21,7 @@ import numpy as np
 from lib.envs.atari import frame_skip, is_atari, reset_with_no_ops
 from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
-from lib.experience.episodes import Episode, EpisodeTrace
-from lib.experience.interface import Stopped
+from lib.experience.interface import Episode, EpisodeTrace, Stopped
 from lib.run.episodes import VIDEOS, Episodes, episode_videos
 from lib.run.evaluation import Untimed
 from lib.system.log import silent_stderr
@@ -171,11 +170,12 @@ class EpisodeReplayer:
             Fault: if the replay had another return, length or last state than the episode.
         """
         env, state, taken = self._position_before(trace)
+        actions = [action if np.ndim(action) else int(action) for action in trace.actions]
         with ExitStack() as stack:
             if env is not self.env:
                 stack.callback(env.close)
             at_start = True
-            for action in trace.actions[taken : trace.first]:
+            for action in actions[taken : trace.first]:
                 if stopped():
                     raise Stopped
                 state, _, terminated, truncated, _ = env.step(action)
@@ -184,7 +184,7 @@ class EpisodeReplayer:
                     state, _ = env.reset()
             last_state, total, length, ended = state, 0.0, 0, False
             sink(np.asarray(env.render()))
-            for action in trace.actions[trace.first :]:
+            for action in actions[trace.first :]:
                 if stopped():
                     raise Stopped
                 last_state = state
@@ -283,7 +283,7 @@ class Recorder:
             log.info("No video of episode %d: it ended before the run was resumed.", number)
             return ""
         with Video(self.run / VIDEOS / "episode.part.webm", self.replayer.frames_per_second) as video:
-            self.replayer.play(episode, episode.trace(), video.write, self.stopped)
+            self.replayer.play(episode, episode.trace, video.write, self.stopped)
             path = video.keep(f"episode-{number}-return-{episode.total:.7g}.webm")
         self.on_video(path)
         for _, old in episode_videos(self.run)[:-MAX_KEPT_VIDEOS]:

@@ -157,7 +157,7 @@ def test_a_lost_player_starts_new_episodes_and_cycles_go_on_without_it(players_o
     [restart] = [step for step, (before, after) in enumerate(itertools.pairwise(lost)) if (after - before) % 23 != 1]
     assert lost[restart + 1] == 0
     numbers = {hashed_seed(5, 1, number): number for number in range(1000)}
-    seeds = {episode.trace().seed for episode in source.pop_episodes()}
+    seeds = {episode.trace.seed for episode in source.pop_episodes()}
     ended = {number for seed, number in numbers.items() if seed in seeds}
     assert len(ended) == max(ended)  # all but the one that was lost
 

@@ -64,13 +64,10 @@ def test_the_double_loss_by_hand(script):
     assert target.rows.grad is None
 
 
-def test_the_loss_of_dqn_by_hand():
-    net, target, batch = Table(NET), Table(TARGET), batch_of(*BATCH)
+def test_without_double_the_target_network_selects_the_action():
     expected = ((1.0 - (2.0 + 0.125 * 20.0)) ** 2 + (2.0 - (-1.0)) ** 2) / 2
-    assert load("03_dqn_double").calc_loss(batch, net, target, double=False).item() == pytest.approx(expected)
-    batch.states, batch.next_states = batch.states[..., None], batch.next_states[..., None]  # frames last, as sampled
-    # gamma is not used, because a Batch has discounts
-    assert common.calc_loss_dqn(batch, net, target, gamma=0.7).item() == pytest.approx(expected)
+    loss = load("03_dqn_double").calc_loss(batch_of(*BATCH), Table(NET), Table(TARGET), double=False)
+    assert loss.item() == pytest.approx(expected)
 
 
 def random_batch(size=16):
@@ -105,22 +102,6 @@ def test_rainbow_with_one_part_equals_that_extension():
     assert torch.allclose(divergences.mean(), load("07_dqn_distrib").calc_loss(batch, net, target))
     loss.backward()
     assert all(parameter.grad is None for parameter in target.parameters())
-
-
-def test_in_rainbow_the_online_network_selects_the_action_and_the_target_network_gives_the_distribution():
-    net, target = networks(support=(-2.0, 2.0, 5))
-    batch = random_batch()
-    _, divergences = load("08_dqn_rainbow").calc_loss(batch, net, target, double=True)
-    for row in range(len(batch)):
-        action = net(batch.next_states)[row].argmax()
-        probs = target.predict(batch.next_states)[row, action].exp()
-        [projected] = losses.project_distribution(
-            probs[None], batch.returns[[row]], batch.discounts[[row]], net.support
-        )
-        predicted = net.predict(batch.states)[row, batch.actions[row]]
-        divergence = sum(p * (p.log() - q) for p, q in zip(projected, predicted, strict=True) if p > 0)
-        assert divergences[row].item() == pytest.approx(divergence.item(), abs=1e-5)
-    assert not torch.allclose(divergences, load("08_dqn_rainbow").calc_loss(batch, net, target, double=False)[1])
 
 
 def train_briefly(monkeypatch, script, batches, huber=False, **changed):
@@ -184,9 +165,8 @@ def test_transitions_with_a_weight_of_zero_do_not_change_the_network(monkeypatch
     assert same(saved["before"], saved["after"][-1])
 
 
-@pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
-def test_priorities_are_the_errors_of_the_same_batch(monkeypatch, name):
-    script, sampled, updated, expected = load(name), [], [], []
+def test_priorities_are_the_errors_of_the_same_batch(monkeypatch):
+    sampled, updated, expected = [], [], []
 
     def watch(owner, function, note):
         original = getattr(owner, function)
@@ -194,11 +174,8 @@ def test_priorities_are_the_errors_of_the_same_batch(monkeypatch, name):
 
     watch(PrioritisedRing, "sample", lambda batch, *_: sampled.append(batch.indices.tolist()))
     watch(PrioritisedRing, "update_priorities", lambda _, ring, *args: updated.append(args))
-    if name == "08_dqn_rainbow":
-        watch(script, "calc_loss", lambda result, *_: expected.append(result[1]))
-    else:
-        watch(common, "td_errors", lambda errors, *_: expected.append(errors))
-    train_briefly(monkeypatch, script, 3)
+    watch(common, "td_errors", lambda errors, *_: expected.append(errors))
+    train_briefly(monkeypatch, load("05_dqn_prio_replay"), 3)
     assert sampled == [indices.tolist() for indices, _ in updated]
     for (_, new), errors in zip(updated, expected, strict=True):
         assert new.std() > 0.0

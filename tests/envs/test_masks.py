@@ -61,14 +61,6 @@ def test_a_mask_in_the_observation_is_taken_out_of_it():
     assert masks == [[float(action != step) for action in range(5)] for step in range(4)]
 
 
-def test_a_mask_that_is_all_that_is_observed_is_the_observation_and_the_mask():
-    env = make_env("fakes:Mask-alone-v0")
-    assert isinstance(env.observation_space, MaskedBox)
-    states = [env.reset(seed=1)[0], *(env.step(1 if step != 1 else 2)[0] for step in range(3))]
-    for step, state in enumerate(states):
-        assert state.tolist() == [float(action != step) for action in range(5)] * 2
-
-
 def test_infos_other_than_the_mask_are_removed():
     """gymnasium cannot combine arrays of different lengths, and it uses the name "episode" itself."""
     envs = vector_env.make_vector_env("fakes:Talkative-v0", 2)

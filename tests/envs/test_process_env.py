@@ -12,7 +12,6 @@ import fakes
 from lib.envs import vector_env
 from lib.envs.single_env import make_env
 from lib.errors import EnvironmentFailed, Fault
-from lib.experience.stream import Stream
 from running import first_line, gone, start_program
 
 
@@ -53,17 +52,6 @@ def test_ctrl_c_ends_a_program_whose_environments_wait_in_their_constructors(tmp
 def test_an_environment_may_start_a_process_of_its_own(make):
     envs = make("fakes:Failing-ask-v0", 2)
     assert envs.reset(seed=1)[0].shape[0] == 2
-
-
-@pytest.mark.slow
-def test_a_resume_that_an_environment_refuses_says_what_to_do(make):
-    first, resumed = (Stream(make("fakes:Number-info-v0"), seed=1) for _ in range(2))
-    first.begin()
-    first.step(np.ones(3, np.int64))
-    saved = first.state_dict()
-    saved["snapshot"]["actions"][:] = 0  # the game has changed, and forbids this action
-    with pytest.raises(Fault, match=r"could not be restored .*not allowed.* Resume once with --new-episodes"):
-        resumed.load_state_dict(saved)
 
 
 @pytest.mark.slow

@@ -96,12 +96,6 @@ def test_an_environment_goes_to_another_process_as_its_id():
     assert type(other) is type(env)
 
 
-def test_a_game_that_allows_one_instance_is_made():
-    make_env("fakes:Alone-v0").close()
-    make_vector_env("fakes:Alone-v0", 1).close()
-    assert not fakes.Alone.is_open
-
-
 def test_the_limit_of_an_atari_game_counts_agent_steps_and_the_game_may_record_its_own_statistics(register):
     def recorded(**game):
         return RecordEpisodeStatistics(ale_py.AtariEnv(**game))

@@ -21,16 +21,14 @@ def start(body, food, size=6):
     return env
 
 
-STARVES = [(False, False)] * 35 + [(False, True)]  # terminated and truncated in the 36 steps of a 6 x 6 board
-
-
 def test_a_snake_starves_after_as_many_steps_without_food_as_the_board_has_cells():
     env = start(RING[:3], food=(3, 5))
     for action in ROUND * 8:
         env.step(action)
     assert [env.step(RIGHT)[1] for _ in range(2)] == [0.0, 1.0]  # eats in the 34th step
     env._food = 0
-    assert [env.step(action)[2:4] for action in [UP, LEFT, DOWN, RIGHT] * 9] == STARVES
+    ends = [env.step(action)[2:4] for action in [UP, LEFT, DOWN, RIGHT] * 9]
+    assert ends == [(False, False)] * 35 + [(False, True)]  # terminated and truncated, on a 6 x 6 board
 
 
 def test_a_snake_that_fills_the_board_wins():

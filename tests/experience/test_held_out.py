@@ -4,11 +4,11 @@ from torch import nn
 
 from lib.experience.held_out import HeldOutStates
 from lib.experience.ring import Ring
-from rings import eventless
+from rings import eventless, ring_of
 
 
 def filled_ring(steps, capacity=50):
-    ring = Ring(capacity, 2, (1,), stack=1, dtype=np.float32)
+    ring = ring_of(Ring, capacity, 2)
     for step in range(steps):
         frames = np.array([[step], [100 + step]], np.float32)
         ring.add(eventless(frames))

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.experience.priority_ring import PrioritisedRing, priorities_from_errors
-from rings import eventless, index_of, places_of, random_steps, ring_and_twin
+from rings import eventless, index_of, places_of, random_steps, ring_and_twin, ring_of
 
 CHANCES = np.array([1, 2, 3, 4, 1, 1, 1, 1]) / 14
 
 
 def ring_with_chances(beta_steps=10**9):
     """Make a ring of 8 transitions that are sampled with the probabilities CHANCES."""
-    ring = PrioritisedRing(10, 1, (1,), stack=1, alpha=0.5, beta=0.4, beta_steps=beta_steps, seed=3)
+    ring = ring_of(PrioritisedRing, 10, 1, alpha=0.5, beta=0.4, beta_steps=beta_steps)
     for step in range(9):
         ring.add(eventless(np.full((1, 1), step)))
     ring.update_priorities(torch.arange(8), torch.tensor([1.0, 4.0, 9.0, 16.0, 1.0, 1.0, 1.0, 1.0]))
@@ -61,15 +61,6 @@ def test_a_batch_is_stratified():
         assert counts[3] == 2
         assert 1 <= counts[2] <= 2
         assert counts[4] + counts[5] == counts[6] + counts[7] == 1
-
-
-def test_each_part_of_a_batch_is_sampled_independently():
-    ring, _ = ring_and_twin(functools.partial(PrioritisedRing, alpha=0.0), 5000, 1, 1)
-    for step in random_steps(np.random.default_rng(1), 1, 4000):
-        ring.add(step)
-    gaps = ring.sample(50).indices.diff()  # each part has 80 steps; one random number for all would give 80
-    assert gaps.unique().numel() > 25
-    assert ((gaps > 0) & (gaps < 160)).all()
 
 
 def test_importance_weights_correct_the_priorities():

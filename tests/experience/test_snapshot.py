@@ -49,10 +49,9 @@ def test_seeds_actions_and_traces_equal_those_of_lists(operations):
         kept = [snapshot.actions[start:, env].tolist() for env, start in enumerate(snapshot.starts)]
         assert kept == lists
         assert snapshot.steps_since_reset.tolist() == [len(actions) for actions in lists]
-        assert snapshot.seeds(np.array([True, False])) == [1000 * resets[0], 0]
-    for env, (assemble, reset, actions, length) in enumerate(traces):
-        trace = assemble()
-        assert (trace.seed, trace.actions) == (seeds_of(reset)[env % 2], actions)
+        assert snapshot.seeds() == [1000 * resets[0], 1000 * resets[1] + 1]
+    for env, (trace, reset, actions, length) in enumerate(traces):
+        assert (trace.seed, trace.actions.tolist()) == (seeds_of(reset)[env % 2], actions)
         assert (trace.first, trace.last_state) == (len(actions) - length, "last")
 
 
@@ -61,7 +60,8 @@ def test_the_trace_of_a_native_game_has_the_actions_of_its_episode_alone():
     snapshot.restart(7)
     for chosen in np.arange(10).reshape(5, 2):
         snapshot.append(chosen)
-    assert snapshot.trace(1, 2, "last", no_ops=12)()[:] == (7001, [7, 9], "last", 0, 12)
+    trace = snapshot.trace(1, 2, "last", no_ops=12)
+    assert trace._replace(actions=trace.actions.tolist()) == (7001, [7, 9], "last", 0, 12)
 
 
 def test_steps_before_all_resets_are_dropped():

@@ -57,12 +57,3 @@ def test_an_episode_that_a_wrapper_ends_has_its_return():
     take(source, 7)
     assert [each[:3] for each in source.pop_episodes()] == [(6.0, 3, 3), (6.0, 3, 6)]
     assert source.pop_episodes() == []
-
-
-def test_on_step_is_called_after_every_round():
-    watched = []
-    source = source_of(Counting(), Counting())
-    source.on_step = lambda steps: watched.append(source.steps_done)
-    take(source, 5)
-    assert watched == [2, 4, 6]
-    assert set(source.clock.seconds) == {"act", "environment"}

@@ -62,4 +62,7 @@ def test_transitions_equal_the_twins_and_come_back_from_a_checkpoint(num_envs, s
         transitions += ours.add(Step(frames, actions, rewards, terminated, truncated, finals))
     assert plain(transitions, stacked) == expected
     packed = pack(transitions)
-    assert plain(unpack(packed), stacked) == expected
+    restored = unpack(packed)
+    assert plain(restored, stacked) == expected
+    assert len(packed["strips"]) == (num_envs if steps else 0)  # each frame is there once
+    assert all(each.state.strip.base is None for each in restored)  # so that frames are freed strip by strip

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from finished_runs import make_run
-from lib.experience.episodes import Episode
+from lib.experience.interface import Episode
 from lib.run import console
 from lib.run.arguments import RunOptions
 from lib.run.console import Screen, log_next_steps, seconds_to_rise

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ignite.engine import Engine, Events
 from ptan.ignite import EndOfEpisodeHandler
 
-from lib.experience.episodes import Episode
+from lib.experience.interface import Episode
 from lib.run.episodes import Episodes
 from lib.run.events import EpisodeEvents, register_events
 from sources import CountingSource

@@ -7,12 +7,13 @@ import torch
 from lib import dqn_model
 from lib.experience.ring import Ring
 from lib.run.return_distributions import ReturnDistributionFigure
+from rings import ring_of
 
 SUPPORT = (-2.0, 2.0, 5)
 
 
 def figures_of(net, states):
-    figures = ReturnDistributionFigure(net, Ring(50, 1, (3,), 1, dtype=np.float32))
+    figures = ReturnDistributionFigure(net, ring_of(Ring, 50, 1, (3,)))
     figures.load_state_dict({"states": torch.from_numpy(states)})
     return figures
 

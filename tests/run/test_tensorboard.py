@@ -5,7 +5,7 @@ from ignite.engine import Engine, Events
 from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib.experience.episodes import Episode
+from lib.experience.interface import Episode
 from lib.run import tensorboard
 from lib.run.episodes import Episodes
 from lib.run.events import register_events

@@ -12,7 +12,7 @@ import pytest
 from fakes import Shown
 from lib.envs.single_env import make_env
 from lib.errors import Fault
-from lib.experience.episodes import Episode, EpisodeTrace
+from lib.experience.interface import Episode, EpisodeTrace
 from lib.run import videos
 from lib.run.episodes import remove_videos
 from lib.run.videos import EpisodeReplayer, Video
@@ -102,8 +102,7 @@ def catch_episode(seed=1):
     state, _ = env.reset(seed=seed)
     for _ in range(6):
         last, (state, reward, *_) = state, env.step(1)
-    trace = EpisodeTrace(seed, [1] * 6, last)
-    return Episode(float(reward), 6, 60, 1.0, trace=lambda: trace)
+    return Episode(float(reward), 6, 60, 1.0, trace=EpisodeTrace(seed, np.ones(6, int), last))
 
 
 def warnings(caplog):
@@ -127,12 +126,12 @@ def test_every_third_episode_is_recorded_outside_of_the_training_time_and_the_ne
 @pytest.mark.parametrize("difference", ["total", "length", "last_state", "longer"])
 def test_an_episode_that_differs_in_its_replay_has_no_video(tmp_path, caplog, difference):
     recording, episode = Recording(tmp_path), catch_episode()
-    trace = episode.trace()
+    trace = episode.trace
     changed = {
         "total": episode._replace(total=episode.total + 0.01),
         "length": episode._replace(length=7),
-        "last_state": episode._replace(trace=lambda: trace._replace(last_state=np.zeros((4, 84, 84), np.uint8))),
-        "longer": episode._replace(trace=lambda: trace._replace(actions=[1] * 5)),
+        "last_state": episode._replace(trace=trace._replace(last_state=np.zeros((4, 84, 84), np.uint8))),
+        "longer": episode._replace(trace=trace._replace(actions=[1] * 5)),
     }
     assert [recording.finish(changed[difference]) for _ in range(2)] == ["", ""]
     assert recording.files == set()
