@@ -96,7 +96,7 @@ def test_each_environment_equals_a_single_one_bit_for_bit(make, env_id, steps):
 
 def test_each_environment_has_its_own_reproducible_seed():
     envs = vector_env.make_vector_env(PONG, 3)
-    (states, infos), (others, _) = envs.reset(seed=1), envs.reset(seed=[4, 5, 6])
+    (states, infos), (others, _) = envs.reset(seed=[1, 2, 3]), envs.reset(seed=[4, 5, 6])
     assert len(set(infos["episode_frame_number"].tolist())) == 3  # numbers of no-ops
     partial, _ = envs.reset(seed=[1, 2, 3], options={"reset_mask": np.array([False, True, False])})
     assert np.array_equal(partial[1], states[1])
