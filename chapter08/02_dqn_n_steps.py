@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """N-step DQN: unroll the Bellman equation.
 
-Idea    use the next n rewards as received, and bootstrap from the network only after n steps
+Idea    sum the next n rewards, and bootstrap from the network only after these n steps
 Parent  01_dqn_basic.py, with n_step for its replay ring
 Keeps   changes the algorithm: a transition covers n steps. With -n 1 it is exact
 Paper   Sutton, Learning to predict by the methods of temporal differences, 1988,

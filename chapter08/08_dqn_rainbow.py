@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Rainbow: all six extensions at once. Each can be left out.
 
-Idea    the extensions address different problems, so the paper expects their benefits to add up. On Pong, n steps alone
-        did as well
+Idea    the extensions address different problems, so the paper expects their benefits to add up. On Pong, n-step
+        returns alone did as well
 Parent  01_dqn_basic.py, with the ideas of 02 to 07, and with several environments and bfloat16 of chapter 9
 Keeps   changes the algorithm: the learning rule is different
 Paper   Hessel et al., Rainbow: combining improvements in deep reinforcement learning, 2018,

@@ -2,7 +2,7 @@
 """PPO with actors that run in this process, in other processes, or on a Ray cluster.
 
 Idea    the environments of 02_ppo_fast.py are divided among actors; the learner sends its weights to the actors, and
-        they send back trajectory segments. With --async they play during updates; V-trace corrects the policy lag
+        they return trajectory segments. With --async, actors play during updates; V-trace corrects the policy lag
 Parent  02_ppo_fast.py, with actors in place of its sampler
 Keeps   close: the same steps and updates up to rounding; with --async, statistics
 Paper   Espeholt et al., IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures,
@@ -59,7 +59,7 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__, PPO_FAST_HYPERPARAMS)
-    parser.add_argument("--actors", type=cli.positive, metavar="K", help="actors of each learner (default: one a core)")
+    parser.add_argument("--actors", type=cli.positive, metavar="K", help="actors per learner (default: one per core)")
     parser.add_argument("--async", dest="asynchronous", action="store_true", help="let actors play during updates")
     parser.add_argument("--actor-cpus", type=cli.above_zero, default=1.0, metavar="F", help="CPUs of an actor on Ray")
     cli.add_engine_options(parser)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Compare runs in a table: how far they came, how fast they were, and in which settings they differ.
+"""Compare runs in a table: their mean returns, their speeds, and the settings in which they differ.
 
     ./compare.py ../runs/*-pong-*
     ./compare.py 2026-11-20T1200-pong-01_baseline 2026-11-20T1230-pong-02_n_envs --csv table.csv
 
 mean is the mean return of the last 100 training episodes. solved is the number of minutes until that mean reached
 stop_reward. evaluated is the mean return without exploration, from evaluate.py with the best or last checkpoint, or
-from the end of a run that was solved or reached max_steps.
+from the evaluation at the end of a run that was solved or reached max_steps.
 Settings that all runs share are left out. Below the table, runs that differ only in --seed, --patience or --address are
-summarised: by the mean and range of two, or by the interquartile mean and its bootstrap interval of more. report.py
-shows the same numbers as a page, with curves.
+summarised. The summary of two runs is their mean and range; that of more runs is their interquartile mean and its
+bootstrap interval. report.py shows the same numbers as a page, with curves.
 """
 
 import shutil

@@ -5,9 +5,9 @@
     ./export.py RUN --checkpoint last --output ../policy
 
 policy.onnx takes a batch of states, and returns the best actions and the scores of all actions. policy.json describes
-them. Both are written to export/ in the run folder, unless they are there. First, the policy is compared with the
-original in 1,000 states of the agent's own episodes: an export that takes another action is not kept.
-examples/onnx_pong.py plays Pong with policy.onnx.
+states and actions. Both are written to export/ in the run folder, unless they exist. The export is compared with the
+original policy in 1,000 states of the agent's own episodes, and is not kept if it chooses another action in one of
+them. examples/onnx_pong.py plays Pong with policy.onnx.
 """
 
 import sys

@@ -6,7 +6,7 @@
 
 The environment has this project's wrappers, as in training, so an Atari game has four frames per step. Rewards are
 those from which an agent learns; returns are sums of unclipped rewards. If the environment reports which actions are
-legal, only those are played. The return has its standard error.
+legal, only legal actions are played. The mean return is printed with its standard error.
 """
 
 import logging

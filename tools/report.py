@@ -5,7 +5,7 @@
     ./report.py ../runs/*-pong-* --output ../seeds
 
 The page is self-contained: it needs no network and no other files, so it can be sent to anybody. Runs that differ only
-in the seed share one curve with a band: the range of two seeds, or the confidence interval of more. A run without a
+in the seed share one curve with a band: the range for two seeds, the confidence interval for more. A run without a
 finished episode is skipped. The page of one run is written to its folder. The page of several runs is written to
 report/ in the current folder, as report.html. compare.py prints the same numbers.
 """

@@ -168,9 +168,9 @@ def assigned(values: dict[str, object]) -> list[str]:
 
 
 def average_return(episodes: pd.DataFrame, steps: int) -> float:
-    """Return the mean return of the first agent steps, in which each episode is weighted by its length.
+    """Return the mean return of the episodes in the first `steps` agent steps, weighted by their lengths.
 
-    Steps after the last episode count with the mean of the last 100.
+    Steps after the last episode count with the mean of the last 100 episodes.
 
     Raises:
         UsageError: if no episode has ended by then.
@@ -188,7 +188,7 @@ def main() -> None:
     parser = cli.runs_tool(__doc__)
     parser.usage = "%(prog)s SCRIPT [options of the script] [--trials N] [--jobs K] [--space FIELD=VALUES]"
     space_help = (
-        "values of a hyperparameter: low:high or a,b,c; repeatable. A range between whole numbers has whole numbers. "
+        "values of a hyperparameter: low:high or a,b,c; repeatable. A range between integers contains only integers. "
         f"A range is logarithmic if high is at least ten times low (default: {' '.join(DEFAULT_SPACE)})"
     )
     add = parser.add_argument
