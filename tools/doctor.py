@@ -30,7 +30,7 @@ SHOWN = ("torch", "pytorch-ignite", "gymnasium", "ale-py")  # packages whose ver
 
 
 def check_packages() -> Iterator[tuple[str, str]]:
-    """Compare the installed packages with setup.cfg. ptan is missing there because its own pins conflict."""
+    """Compare the installed packages with setup.cfg, and with ptan, which setup.cfg lacks because its pins conflict."""
     config = configparser.ConfigParser()
     config.read(PROJECT / "setup.cfg")
     advice = "make clean, then make install; see docs/install.md"

@@ -5,10 +5,10 @@
     ./evaluate.py 2026-11-20T1200-pong-01_ppo --checkpoint last --episodes 20 --epsilon 0.05
 
 The agent takes the best action it knows. With --sample, a PPO agent draws its actions as it did in training. With
---epsilon it takes random actions with that probability. The mean, standard deviation, lowest and highest return and the
-number of distinct episodes are printed. Greedy results also go to evaluation.json in the run folder, with the return
-and length of every episode; a warning says if the returns are clearly below those of training. --output writes the
-result to another file, even if it is not greedy. The evaluation.json of a published model is not overwritten.
+--epsilon E, it takes a random action with probability E. The mean, standard deviation, lowest and highest return and
+the number of distinct episodes are printed. Greedy results also go to evaluation.json in the run folder, with the
+return and length of every episode; a warning says if the returns are clearly below those of training. --output writes
+the result to another file, even if it is not greedy. The evaluation.json of a published model is not overwritten.
 """
 
 import sys

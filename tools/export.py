@@ -5,9 +5,9 @@
     ./export.py RUN --checkpoint last --output ../policy
 
 policy.onnx takes a batch of states, and returns the best actions and the scores of all actions. policy.json describes
-states and actions. Both are written to export/ in the run folder, unless they exist. The export is compared with the
-original policy in 1,000 states of the agent's own episodes, and is not kept if it chooses another action in one of
-them. examples/onnx_pong.py plays Pong with policy.onnx.
+states and actions. Both are written to export/ in the run folder; existing files are not overwritten. The export is
+compared with the original policy in 1,000 states of the agent's own episodes, and is not kept if it chooses another
+action in one of them. examples/onnx_pong.py plays Pong with policy.onnx.
 """
 
 import sys

@@ -66,7 +66,7 @@ def publish(run: Path, model: Path, args: argparse.Namespace) -> None:
 
 
 def card(agent: TrainedAgent, model: Path, params: dict[str, Any], metrics: dict[str, Any], size: float) -> str:
-    """Return the text of a model's README.md. Its commands are those of the project folder."""
+    """Return the text of a model's README.md. Its commands are for the project folder."""
     path = shlex.quote(str(model.relative_to(PROJECT)) if model.is_relative_to(PROJECT) else f"path/to/{model.name}")
     builder, sessions = params["network"].get("builder"), params["sessions"]
     words = " ".join([path, *env_option(agent.env_id), *(["--network", builder] if builder else [])])

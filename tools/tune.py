@@ -50,7 +50,7 @@ FIRST_COMPARISON = 1000  # agent steps after which a trial is compared with othe
 
 
 class Search:
-    """The study in a folder. Its trials are runs of a command, of `limit` agent steps each; None for max_steps."""
+    """The study in a folder. A trial runs a command for `limit` agent steps, or for max_steps if it is None."""
 
     def __init__(self, folder: Path, command: list[str], space: dict[str, BaseDistribution], limit: int | None):
         self.folder = folder
@@ -131,7 +131,7 @@ class Search:
             raise Fault(f"trial {trial.number} ended with exit code {code}: {last_line} (all output is in {output})")
 
     def _start(self, folder: Path, values: list[str], threads: int) -> "subprocess.Popen[bytes]":
-        """Start the script with a trial's values, to resume the run in the folder if there is one."""
+        """Start the script with a trial's values. If the folder has a run, the script resumes it."""
         resume = [word for run in folder.glob("runs/*/params.json") for word in ("--resume", str(run.parent))]
         with (folder / "output.txt").open("ab") as output:
             return subprocess.Popen(
