@@ -1,7 +1,5 @@
 """Groups, outcomes and summaries of runs."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -11,9 +9,6 @@ from lib.analysis.comparison import Group
 from lib.analysis.run_data import Run
 from lib.run.folder import read_json, write_json
 from running import PROJECT
-
-TWO, FOUR = {"knobs": {"players": 2}}, {"knobs": {"players": 4}}
-UNSET = {"knobs": {"max_lag": None, "without": [], "async_envs": False}}
 
 
 def read(*paths):
@@ -28,34 +23,22 @@ def outcome_of(path):
     return comparison.outcome_of(Run.read(path))
 
 
-@pytest.mark.parametrize(
-    ("runs", "groups", "differing"),
-    [
-        (
-            [TWO, FOUR, TWO | {"gamma": 0.9}, TWO | {"script": "02_other"}, TWO, TWO | {"run_name": "mine"}],
-            {
-                "01_ppo, players=2, gamma=0.99": [0, 4, 5],
-                "01_ppo, players=4, gamma=0.99": [1],
-                "01_ppo, players=2, gamma=0.9": [2],
-                "02_other, players=2, gamma=0.99": [3],
-            },
-            ["seed", "script", "players", "gamma"],
-        ),
-        (
-            [UNSET, {"knobs": {"patience": 120}}, {"init": "models/pong"}],
-            {"01_ppo": [0, 1], "init=models/pong": [2]},
-            ["seed", "patience", "init"],
-        ),
-    ],
-    ids=["several", "not set"],
-)
-def test_runs_that_differ_only_in_the_seed_or_name_are_one_group(tmp_path, runs, groups, differing):
-    for number, settings in enumerate(runs):
-        run = make_run(tmp_path / str(number), number, **{"episodes": 1} | settings)
-        edit_params(run, lambda params: params.update(init=params["hyperparameters"].pop("init", None)))
+def test_runs_that_differ_only_in_the_seed_or_name_are_one_group(tmp_path):
+    two, unset = {"players": 2}, {"max_lag": None, "without": [], "async_envs": False}
+    settings = [{"knobs": two}, {"knobs": {"players": 4}}, {"knobs": two, "gamma": 0.9}]
+    settings += [{"script": "02_other"}, {"knobs": two | unset}, {"knobs": two | {"patience": 9}}]
+    for number, own in enumerate([*settings, {"knobs": two, "run_name": "mine"}, {"knobs": two}]):
+        run = make_run(tmp_path / str(number), number, episodes=1, **own)
+    edit_params(run, lambda params: params.update(init="models/pong"))
     found = read(*sorted(tmp_path.iterdir()))
-    assert {group.label: [int(run.name) for run in group.runs] for group in comparison.group_runs(found)} == groups
-    assert list(comparison.settings_table(found)) == differing
+    assert {group.label: [int(run.name) for run in group.runs] for group in comparison.group_runs(found)} == {
+        "01_ppo, players=2, gamma=0.99": [0, 4, 5, 6],
+        "01_ppo, players=4, gamma=0.99": [1],
+        "01_ppo, players=2, gamma=0.9": [2],
+        "02_other, gamma=0.99": [3],
+        "01_ppo, players=2, gamma=0.99, init=models/pong": [7],
+    }
+    assert list(comparison.settings_table(found)) == ["seed", "script", "players", "gamma", "patience", "init"]
 
 
 def test_few_runs_are_summarised_by_mean_and_range_and_more_by_an_interval(tmp_path):
@@ -87,17 +70,14 @@ def test_a_summary_notes_what_makes_its_numbers_less_certain(tmp_path):
 def test_only_a_greedy_evaluation_of_the_best_or_the_last_network_is_an_outcome(tmp_path):
     run = make_run(tmp_path / "run")
     (run / "checkpoints").mkdir()
-    evaluation = {"mean": 20.5, "checkpoint": "best-000000900.pt"}
     for name in ("best-000000500.pt", "best-000000900.pt", "step-000001000.pt"):
         (run / "checkpoints" / name).touch()
-    for other, expected in (
-        ({}, 20.5),
-        ({"checkpoint": "best-000000500.pt"}, None),
-        ({"epsilon": 0.05}, None),
-        ({"sample": True}, None),
-    ):
-        write_json(run / "evaluation.json", evaluation | other)
-        assert outcome_of(run)["evaluated"] == expected
+    newest = {"mean": 20.5, "checkpoint": "best-000000900.pt"}
+    write_json(run / "evaluation.json", newest)
+    assert outcome_of(run)["evaluated"] == 20.5
+    for other in ({"checkpoint": "best-000000500.pt"}, {"epsilon": 0.05}, {"sample": True}):
+        write_json(run / "evaluation.json", newest | other)
+        assert outcome_of(run)["evaluated"] is None
     assert "evaluated" not in comparison.outcome_table(read(run))  # no run has it
 
 
@@ -106,25 +86,20 @@ def test_the_outcome_of_a_published_model_is_that_of_its_evaluation(tmp_path):
     outcome = outcome_of(model)
     assert (outcome["steps"], outcome["ended"]) == (2_481_152, "published model")
     assert outcome["evaluated"] == pytest.approx(77.97)
-    assert math.isnan(outcome["episodes"])  # its training episodes are not published
     table = comparison.outcome_table(read(make_run(tmp_path / "run"), model))
-    assert [comparison.format_value(value) for value in table["episodes"]] == ["150", "-"]
+    assert [comparison.format_value(value) for value in table["episodes"]] == ["150", "-"]  # they are not published
 
 
 def test_the_outcome_of_a_run_in_progress_comes_from_its_episodes(tmp_path):
-    run = make_run(tmp_path / "run")
+    run = make_run(tmp_path / "run", returns=lambda episode: 21.0 if episode <= 15 else -21.0)
+    assert outcome_of(run)["ended"] == "solved"
     with in_use(run):  # resumed, so result.json is from an earlier process
         with (run / "episodes.csv").open("a") as file:
             file.write("151,15100,100,")  # a row that is just being written
         outcome = outcome_of(run)
     assert (outcome["ended"], outcome["steps"], outcome["episodes"], outcome["minutes"]) == ("running", 15e3, 150, 15.0)
-    assert outcome_of(run)["ended"] == "solved"
-
-
-def test_the_best_mean_is_of_a_hundred_episodes_if_there_are_so_many(tmp_path):
-    for episodes, best in ((90, 21.0), (200, -14.7)):
-        run = make_run(tmp_path / f"{episodes}", 1, lambda episode: 21.0 if episode <= 15 else -21.0, episodes)
-        assert outcome_of(run)["best"] == pytest.approx(best)
+    assert outcome["best"] == pytest.approx(-14.7)  # mean of a hundred episodes, although those of fewer are higher
+    assert outcome_of(make_run(tmp_path / "short", episodes=50))["best"] == pytest.approx(-14.9)  # of all
 
 
 def test_names_leave_out_what_all_runs_share_and_have_their_folders_if_they_are_equal(tmp_path):

@@ -1,32 +1,22 @@
 """Numbers behind the curves."""
 
-import pytest
-
 from lib.analysis.curves import Series, common_band
 
-SHORT, LONG = Series.of([0, 10], [-20, 18], ended=True), Series.of([0, 20], [-20, 18], ended=True)
+
+def band_of(*runs):
+    """Return the grid of three points and the interval at its end."""
+    band = common_band(runs, 3)
+    return band and (band[0].tolist(), [part[-1] for part in band[1]])
 
 
-@pytest.mark.parametrize(
-    ("runs", "expected", "band"),
-    [
-        ([Series.of([0, 10], [0, 10]), Series.of([5, 15], [20, 40])], [5, 7.5, 10], (20, 10, 30)),  # what both have
-        ([SHORT, LONG], [0, 10, 20], (18, 18, 18)),  # both are solved, and keep their last value
-        ([SHORT, LONG, Series.of([0, 12], [-20, 0])], [0, 6, 12], None),  # nobody knows how the third one goes on
-    ],
-)
-def test_a_band_covers_the_range_that_all_runs_share_and_ended_runs_keep_their_last_value(runs, expected, band):
-    found = common_band(runs, 3)
-    assert found is not None
-    grid, interval = found
-    assert grid.tolist() == expected
-    assert band in (None, tuple(part[-1] for part in interval))
-
-
-def test_one_run_or_runs_without_a_shared_range_have_no_band():
-    early = Series.of([0, 1], [1, 1])
-    for runs in ([early], [early, Series.of([2, 3], [1, 1])], [early, Series.of([], [])]):
-        assert common_band(runs) is None
+def test_a_band_covers_the_range_that_all_runs_share_and_ended_runs_keep_their_last_value():
+    early, late = Series.of([0, 10], [0, 10]), Series.of([5, 15], [20, 40])
+    assert band_of(early, late) == ([5, 7.5, 10], [20, 10, 30])
+    solved = [Series.of([0, end], [-20, 18], ended=True) for end in (10, 20)]
+    assert band_of(*solved) == ([0, 10, 20], [18, 18, 18])
+    assert band_of(*solved, Series.of([0, 12], [-20, 0]))[0] == [0, 6, 12]  # nobody knows how the third one goes on
+    for runs in ([early], [early, Series.of([12, 13], [1, 1])], [early, Series.of([], [])]):
+        assert band_of(*runs) is None
 
 
 def test_a_series_is_finite_and_its_x_never_decreases():

@@ -17,10 +17,6 @@ from lib.analysis.run_data import Run
 REPORT = Path("tools/report.py")
 
 
-def render_page(*runs):
-    return report.render_page([Run.read(run) for run in runs])
-
-
 class Page(HTMLParser):
     """Attributes of a page's elements by tag, and all texts. Only the page's own two scripts may run."""
 
@@ -41,10 +37,6 @@ class Page(HTMLParser):
             self.text.append(data.strip())
 
 
-def decode(uri):
-    return base64.b64decode(uri.partition(";base64,")[2], validate=True)
-
-
 def glyphs(plot, kind):
     return [drawn for drawn in plot.renderers if type(drawn.glyph) is kind]
 
@@ -58,13 +50,12 @@ def runs(tmp_path_factory):
         add_scalars(run)
     add_videos(seeds[0], "play-15000-episode-1-return-20.webm")
     other = add_videos(make_run(folder / "other", gamma=0.9), "episode-120-return--3.webm")
-    return [*seeds, other]
+    return [Run.read(run) for run in (*seeds, other)]
 
 
 @pytest.fixture(scope="module")
 def page(runs, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("page") / "new" / "folder"
-    return report.write_report([Run.read(run) for run in runs], folder)
+    return report.write_report(runs, tmp_path_factory.mktemp("page") / "new" / "folder")
 
 
 def test_the_page_is_self_contained(runs, page):
@@ -72,12 +63,12 @@ def test_the_page_is_self_contained(runs, page):
     assert page.stat().st_size < 3_000_000
     row = parsed.text.index(runs[1].name)
     assert parsed.text[row + 1 : row + 8] == ["15007", "150", "2.10", "2.10", "15.05", "252.00", "2.00"]
-    videos = [decode(video["src"]) for video in parsed.tags["video"]]
-    assert sorted(videos) == sorted(file.read_bytes() for file in runs[0].parent.glob("*/videos/*.webm"))
+    videos = [base64.b64decode(video["src"].partition(";base64,")[2]) for video in parsed.tags["video"]]
+    assert sorted(videos) == sorted(file.read_bytes() for run in runs for file in run.path.glob("videos/*.webm"))
 
 
 def test_the_figures_hold_the_means_of_all_runs_and_the_goal(runs):
-    steps, minutes, speed, parts = (picture.plot for picture in report.draw_pictures([Run.read(run) for run in runs]))
+    steps, minutes, speed, parts = (picture.plot for picture in report.draw_pictures(runs))
     lines = {line.name: line.data_source.data for line in glyphs(steps, Line) if "seed" in line.name}
     assert list(lines) == ["gamma=0.99, seed 1", "gamma=0.99, seed 2", "gamma=0.99, seed 3", "gamma=0.9, seed 1"]
     assert lines["gamma=0.99, seed 2"]["x"][[0, -1]].tolist() == [1000, 15000]  # from the tenth episode on
@@ -105,15 +96,17 @@ def test_texts_of_a_run_are_never_html(tmp_path):
 
 def test_the_page_names_no_private_folder_and_warns_if_commits_differ(tmp_path):
     run, other = make_run(tmp_path / "run"), make_run(tmp_path / "other")
+
+    def rendered():
+        return report.render_page([Run.read(run), Run.read(other)])
+
     argv = ["/home/me/01_ppo.py", "--runs-dir=/home/me/runs", "--init", "/home/me/runs/x=3"]
-    edit_params(run, lambda params: params["sessions"][0].update(argv=argv))
-    edit_params(run, lambda params: params.update(init="/home/me/runs/x=3"))
-    html = render_page(run, other)
-    assert "01_ppo.py --runs-dir=runs --init x=3" in html
-    assert "/home/me" not in html
-    assert "do not all have the same" not in html
+    edit_params(run, lambda params: params["sessions"][0].update(argv=argv) or params.update(init=argv[-1]))
+    assert "01_ppo.py --runs-dir=runs --init x=3" in rendered()
+    assert "/home/me" not in rendered()
+    assert "do not all have the same" not in rendered()
     edit_params(other, lambda params: params["sessions"][0].update(commit="abc123"))
-    assert "do not all have the same commit." in render_page(run, other)
+    assert "do not all have the same commit." in rendered()
 
 
 def test_the_page_is_written_to_the_folder_of_one_run_and_to_a_new_one_for_several(answer, ends, monkeypatch, tmp_path):

@@ -25,22 +25,19 @@ def test_the_training_returns_before_a_step_are_the_last_hundred(tmp_path):
     assert returns_before(run, 12_050) == [number / 2 for number in range(21, 121)]
 
 
-@pytest.mark.parametrize(
-    ("stopped", "steps", "ended"), [("solved", 9, True), ("step limit", 10**9, True), ("step limit", 9, False)]
-)
-def test_a_run_that_can_be_resumed_has_not_ended(tmp_path, stopped, steps, ended):
+def test_a_run_that_can_be_resumed_has_not_ended(tmp_path):
     run = make_run(tmp_path / "run")
-    write_json(run / "result.json", read_json(run / "result.json") | {"stopped": stopped, "steps": steps})
-    assert Run.read(run).has_ended == ended
+    for stopped, steps, ended in (("solved", 9, True), ("step limit", 10**9, True), ("step limit", 9, False)):
+        write_json(run / "result.json", read_json(run / "result.json") | {"stopped": stopped, "steps": steps})
+        assert Run.read(run).has_ended == ended
 
 
-@pytest.mark.parametrize("content", ["episode,reward\n1,2\n", "step,length,return,seconds\n1,2,three,4\n"])
-def test_a_damaged_file_is_reported_in_one_line(tmp_path, content):
+def test_a_damaged_file_is_reported_in_one_line(tmp_path):
     run = make_run(tmp_path / "run")
-    (run / "episodes.csv").write_text(content)
-    with pytest.raises(UsageError, match=r"episodes.csv cannot be read: .*(step|three)") as error:
-        Run.read(run)
-    assert "\n" not in str(error.value)
+    for content in ("episode,reward\n1,2\n", "step,length,return,seconds\n1,2,three,4\n"):
+        (run / "episodes.csv").write_text(content)
+        with pytest.raises(UsageError, match=r"^.*episodes.csv cannot be read: .*(step|three).*$"):
+            Run.read(run)
 
 
 def test_what_cannot_be_shown_is_skipped_with_a_reason(tmp_path, monkeypatch):

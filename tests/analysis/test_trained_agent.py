@@ -69,9 +69,7 @@ def test_a_run_with_its_own_network_is_played_with_that_network_or_not_at_all(an
     script, text = tmp_path / "10_scaled.py", (PROJECT / "chapter08/01_dqn_basic.py").read_text()
     script.write_text(text.replace("dqn_model.DQN(", "Scaled(").replace("\ndef train(", NETWORK))
     short = assignments("replay_initial=60", "replay_size=400", "batch_size=4", "max_steps=108", "stop_reward=none")
-    output = answer(
-        script, "--env-id", "fakes:Vector-v0", *short, "--seed", 1, "--quiet", "--runs-dir", tmp_path / "runs"
-    )
+    output = answer(script, "--env-id", "fakes:Vector-v0", *short, "--quiet", "--runs-dir", tmp_path / "runs")
     run = folder(tmp_path / "runs")
     option = f"--network {script}:Scaled"
     assert re.search(rf"tools/play.py \S*{run.name} .*--network \S*10_scaled.py:Scaled +#", output)
@@ -84,16 +82,18 @@ def test_a_run_with_its_own_network_is_played_with_that_network_or_not_at_all(an
 
 @pytest.mark.slow
 def test_a_function_may_build_the_network_and_wrong_use_is_explained(original_run, tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text("from lib.ppo.model import Model as net\n\ndef other(space):\n    pass\n")
-    assert isinstance(TrainedAgent(original_run, env_id="fakes:Shown-v0", network=f"{file}:net").policy.net, Model)
+    def agent(name):
+        return TrainedAgent(original_run, env_id="fakes:Shown-v0", network=f"{tmp_path / name}")
+
+    (tmp_path / "mine.py").write_text("from lib.ppo.model import Model as net\n\ndef other(space):\n    pass\n")
+    assert isinstance(agent("mine.py:net").policy.net, Model)
     for name, message in (
-        (f"{tmp_path}/missing.py:net", "give a file that exists"),
-        (f"{file}:wrong", "has no class or function 'wrong'"),
-        (f"{file}:other", "takes 1 positional .* is called with the observation space and the number of actions"),
+        ("missing.py:net", "give a file that exists"),
+        ("mine.py:wrong", "has no class or function 'wrong'"),
+        ("mine.py:other", "takes 1 positional .* is called with the observation space and the number of actions"),
     ):
         with pytest.raises(UsageError, match=message):
-            TrainedAgent(original_run, env_id="fakes:Shown-v0", network=name)
+            agent(name)
 
 
 def test_a_checkpoint_is_found_by_kind_or_step(tmp_path):

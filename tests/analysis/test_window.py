@@ -1,7 +1,6 @@
 """The panel of action scores beside a frame."""
 
 import numpy as np
-import pytest
 
 from fakes import Counting
 from lib.analysis.window import BAR, BEST_BAR, MAX_SCORES, action_names, add_score_panel
@@ -19,13 +18,11 @@ def bars(scores, score_name="Q", mask=(True,)):
     return [(best, n) for row in first_rows for best in (True, False) if (n := int(coloured[best][row].sum()))]
 
 
-@pytest.mark.parametrize(
-    ("meanings", "names"), [({1: "right", 0: "left"}, ["left", "right"]), (None, ["0", "1"]), (["left"], ["0", "1"])]
-)
-def test_actions_have_the_environments_names_if_there_is_one_for_each(meanings, names, monkeypatch):
+def test_actions_have_the_environments_names_if_there_is_one_for_each(monkeypatch):
     env = Counting()
-    monkeypatch.setattr(env, "get_action_meanings", lambda: meanings, raising=False)
-    assert action_names(env) == names
+    for meanings, names in (({1: "right", 0: "left"}, ["left", "right"]), (None, ["0", "1"]), (["left"], ["0", "1"])):
+        monkeypatch.setattr(env, "get_action_meanings", lambda meanings=meanings: meanings, raising=False)
+        assert action_names(env) == names
 
 
 def test_bars_are_proportional_to_the_values_of_valid_actions_and_to_probabilities():

@@ -1,6 +1,7 @@
 """Which measurements are made, kept and replaced."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pandas as pd
 import pytest
@@ -21,45 +22,39 @@ def measured(kept, monkeypatch):
         made = []
 
         def call(job):
-            if (job.variant, job.seed) == fails_at:
+            made.append(f"{job.variant}{job.seed}")
+            if made[-1] == fails_at:
+                made[-1] = "failed"
                 raise RuntimeError("it failed")
-            made.append((job.variant, job.seed))
             return {"speed": job.seed + 0.5}, {}
 
         monkeypatch.setattr(results, "place", lambda device, threads: HERE._replace(commit=commit))
         variants = {name: f"{name} {steps}" for name in "ab"}
         monkeypatch.setitem(EXPERIMENTS, "x", Experiment("about", variants, call))
-        try:
+        with pytest.raises(RuntimeError, match="it failed") if fails_at else nullcontext():
             bench.run("x", [], seeds, 0, again)
-        except RuntimeError:
-            made.append("failed")
         return made
 
     return measure
 
 
-def rows():
-    return {(row["variant"], row["seed"]): (row["commit"], row["speed"]) for row in results.rows_of("runs.csv", "x")}
+def rows(column):
+    return {row["variant"] + row["seed"]: row[column] for row in results.rows_of("runs.csv", "x")}
 
 
 def test_an_interrupted_measurement_goes_on_where_it_was_and_loses_nothing(measured):
-    assert measured([1, 2], fails_at=("b", 2)) == [("a", 1), ("b", 1), "failed"]  # no other begins
-    assert measured([1, 2]) == [("b", 2), ("a", 2)]  # every second round goes backwards
+    assert measured([1, 2], fails_at="b2") == ["a1", "b1", "failed"]  # no other begins
+    assert measured([1, 2]) == ["b2", "a2"]  # every second round goes backwards
     assert measured([1, 2]) == []
-    assert rows() == {(v, str(s)): ("one", f"{s}.5") for v in "ab" for s in (1, 2)}
+    assert rows("speed") == {"a1": "1.5", "b1": "1.5", "a2": "2.5", "b2": "2.5"}
 
 
 def test_a_measurement_of_another_commit_is_kept_until_it_is_measured_again(measured):
-    assert measured([1]) == [("a", 1), ("b", 1)]
-    assert measured([1, 2], commit="two") == [("b", 2), ("a", 2)]
-    assert measured([1, 2], commit="two", again=True, fails_at=("b", 1)) == [("a", 1), "failed"]
-    assert {key: commit for key, (commit, _) in rows().items()} == {
-        ("a", "1"): "two",
-        ("b", "1"): "one",
-        ("a", "2"): "two",
-        ("b", "2"): "two",
-    }
-    assert measured([1, 2], commit="two", again=True) == [("b", 1)]
+    assert measured([1]) == ["a1", "b1"]
+    assert measured([1, 2], commit="two") == ["b2", "a2"]
+    assert measured([1, 2], commit="two", again=True, fails_at="b1") == ["a1", "failed"]
+    assert rows("commit") == {"a1": "two", "b1": "one", "a2": "two", "b2": "two"}
+    assert measured([1, 2], commit="two", again=True) == ["b1"]
 
 
 def test_a_measurement_does_not_go_on_with_other_settings(measured):
@@ -67,7 +62,7 @@ def test_a_measurement_does_not_go_on_with_other_settings(measured):
     for again, seeds in ((False, [1]), (False, [2]), (True, [2])):
         with pytest.raises(SystemExit, match=r"x: \w, seed 1, was measured with other settings:\n  \w 10\n  \w 20"):
             measured(seeds, steps=20, again=again)
-    assert measured([1, 2], steps=20, again=True) == [("a", 1), ("b", 1), ("b", 2), ("a", 2)]
+    assert measured([1, 2], steps=20, again=True) == ["a1", "b1", "b2", "a2"]
 
 
 def test_only_complete_rounds_of_one_commit_are_compared(kept):
@@ -81,13 +76,8 @@ def test_only_complete_rounds_of_one_commit_are_compared(kept):
 def test_measurements_that_end_at_once_are_all_kept_with_their_curves(kept):
     curve = pd.DataFrame({"step": [10, 20], "seconds": [None, 1.0], "value": [0.25, float("inf")]})
     kept("x", "a", 0, curves={"return": curve, "length": curve}, old=1)
-    threads = [
-        threading.Thread(target=kept, args=("x", "a", n), kwargs={"curves": {"return": curve}}) for n in range(9)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(9) as pool:
+        list(pool.map(lambda seed: kept("x", "a", seed, curves={"return": curve}), range(9)))
     assert sorted(results.runs("x")["seed"]) == list(range(9))
     points = results.curves("x", "return")
     assert points[points["seed"] == 0][["step", "value"]].to_numpy().tolist() == [[10, 0.25], [20, float("inf")]]

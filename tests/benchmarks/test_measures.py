@@ -1,8 +1,8 @@
 """What one measurement does: runs, their figures, and peers."""
 
-import json
 import math
 import subprocess
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -13,29 +13,27 @@ from lib.run.folder import write_json
 from lib.run.stopping import NOT_FINITE
 from results import PROJECT, Job, Place
 
-SCRIPT = """import json, pathlib, sys
-words = sys.argv[1:]
-folder = pathlib.Path(words[words.index("--runs-dir") + 1], "run") if "--runs-dir" in words else pathlib.Path(words[-2])
-(folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-(folder / "checkpoints" / "step-1.pt").touch()
-(folder / "words.json").write_text(json.dumps(words))
-ends = pathlib.Path(__file__).with_name("ends").read_text()
-(folder / "result.json").write_text(json.dumps({"stopped": ends}))
-sys.exit(ends != "solved")
-"""
-
 
 @pytest.fixture
 def played(tmp_path, monkeypatch):
-    """Function that plays a run that ends in some way, and returns the words of its command line."""
+    """Function that plays a run that ends in some way, and returns the options of its script; [] if it had ended."""
     monkeypatch.setattr(measures, "PROJECT", tmp_path)
-    (tmp_path / "chapter09").mkdir()
-    (tmp_path / "chapter09" / "script.py").write_text(SCRIPT)
 
     def play(ends, settings="script --a 1", commit="one", goes_on=True):
-        (tmp_path / "chapter09" / "ends").write_text(ends)
-        run = measures.play_run(Job("x", "v", 3, settings, Place(commit, "m")), goes_on)
-        return json.loads((run / "words.json").read_text())
+        options = []
+
+        def run(command, **_):
+            options[:] = command[2:]
+            is_new = "--runs-dir" in options
+            run = Path(options[options.index("--runs-dir") + 1], "run") if is_new else Path(options[-2])
+            (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+            (run / "checkpoints" / "step-1.pt").touch()
+            write_json(run / "result.json", {"stopped": ends})
+            return subprocess.CompletedProcess(command, ends != "solved")
+
+        monkeypatch.setattr(subprocess, "run", run)
+        measures.play_run(Job("x", "v", 3, settings, Place(commit, "m")), goes_on)
+        return options
 
     return play
 
@@ -47,31 +45,24 @@ def test_a_diverged_run_is_a_result_and_an_interrupted_one_goes_on_only_as_it_wa
     assert "--resume" not in played("solved", commit="three")
     assert "--resume" not in played("solved", settings="script --a 2", commit="two")
     assert played("solved", commit="two")[:3] == ["--a", "1", "--resume"]
-    assert played("SIGINT", commit="two")[2] == "--resume"  # it has ended, and is not started again
+    assert played("SIGINT", commit="two") == []
     assert "--resume" not in played("solved", commit="two", goes_on=False)
 
 
-RESULT = {
-    "stopped": "solved",
-    "steps": 3072,
-    "episodes": 130,
-    "seconds": 70.0,
-    "mean_100": 18.1,
-    "reached": {"18.0": {"seconds": 60.0, "step": 2048, "episode": 120}},
-    "this_process": {
-        "learning_since": 4.0,
-        "training_seconds": 55.0,
-        "steps_per_second": 47.3,
-        "last_1000_steps_per_second": None,
-        "warm_up_steps_per_second": 9.0,
-        "parts": {"act": 10.0, "learn": 40.0},
-    },
-    "evaluation": {"mean": 20.0, "std": 1.0, "distinct": 3, "returns": [21.0, 20.0, 19.0]},
-}
-
-
 def test_the_figures_of_a_run_count_to_its_goal(tmp_path):
-    write_json(tmp_path / "result.json", RESULT)
+    speeds = dict.fromkeys(["steps_per_second", "last_1000_steps_per_second", "warm_up_steps_per_second"], 9.0)
+    process = {"learning_since": 4.0, "training_seconds": 55.0, "parts": {"act": 10.0, "learn": 40.0}} | speeds
+    reached = {"18.0": {"seconds": 60.0, "step": 2048, "episode": 120}}
+    evaluation = {"mean": 20.0, "std": 1.0, "distinct": 3, "returns": [21.0, 20.0, 19.0]}
+    result = {
+        "stopped": "solved",
+        "steps": 3072,
+        "episodes": 130,
+        "seconds": 70.0,
+        "mean_100": 18.1,
+        "reached": reached,
+    }
+    write_json(tmp_path / "result.json", result | {"this_process": process, "evaluation": evaluation})
     write_json(tmp_path / "params.json", {"format": 2, "hyperparameters": {"stop_reward": 18, "milestone": 17.0}})
     figures = measures.figures(tmp_path)
     assert (figures["steps_to_goal"], figures["seconds_to_goal"], figures["episodes_to_goal"]) == (2048, 60.0, 120)

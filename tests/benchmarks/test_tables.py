@@ -14,11 +14,6 @@ import tables
 from tables import Block
 
 
-def test_a_spread_is_the_median_and_the_range():
-    assert tables.spread([155.2, 98.4, 271.6], digits=0, unit=" s") == "155 s (98 to 272)"
-    assert tables.spread([5.0, math.inf, 3.0, math.inf], digits=0) == "never (3 to never)"
-
-
 def cells(text):
     """Return the rows of a table below its header."""
     return [line.strip("| ").split(" | ") for line in text.splitlines()[2:] if line.startswith("|")]
@@ -27,22 +22,14 @@ def cells(text):
 def test_the_time_to_solve_counts_what_was_reached_within_the_limit(kept):
     for seed, seconds in enumerate((600.0, 600.1, 300.0), 1):
         figures = {"seconds_to_goal": seconds, "steps_to_goal": 1000 * seconds, "evaluation_mean": 20.0 - seed}
-        kept(
-            "solve",
-            "x",
-            seed,
-            "x --time-limit 600",
-            emulator_before=1000,
-            emulator_after=3000,
-            steps_per_second=9,
-            **figures,
-        )
+        figures |= {"emulator_before": 1000, "emulator_after": 3000, "steps_per_second": 9}
+        kept("solve", "x", seed, "x --time-limit 600", **figures)
     kept("solve", "y", 1, "y --time-limit 900", seconds_to_goal=math.inf, steps_to_goal=math.inf, steps_per_second=7)
-    solved, unsolved = cells(tables.solve_table(results.runs("solve")))
+    text = tables.solve_table(results.runs("solve"))
+    solved, unsolved = cells(text)
     assert solved[1:4] == ["600 s (300 to never), 2 of 3 seeds", "1.20 (0.60 to never)", "600 (300 to never)"]
     assert solved[5] == "17.0"
     assert unsolved[1] == "not in 900 s"
-    text = tables.solve_table(results.runs("solve"))
     assert "Measured on 2 cores (AMD EPYC); 20" in text
 
 
@@ -55,24 +42,19 @@ def test_a_block_replaces_only_the_text_between_its_markers():
 
 def test_the_check_of_the_pages_finds_old_tables_and_dead_links(tmp_path, monkeypatch):
     monkeypatch.setattr(check_docs, "PROJECT", tmp_path)
-    page = tmp_path / "page.md"
+    page, current = tmp_path / "page.md", Block("page.md", "t", "1")
     page.write_text("# A heading\n[x](#a-heading) [y](#none) [z](gone.md)\n`lib/gone.py`\n<!-- t -->\n1\n<!-- /t -->\n")
-    assert list(check_docs.outdated([Block("page.md", "t", "1")])) == []
-    [line] = check_docs.outdated([Block("page.md", "t", "2")])
-    assert line.startswith("page.md: block 't'")
-    assert list(check_docs.without_results(page, [Block("page.md", "t", "1")])) == []
-    [line] = check_docs.without_results(page, [])
-    assert line.startswith("page.md: block 't' has no results")
-    assert [line.split(": ")[1] for line in check_docs.broken_links(page)] == [
-        "the page has no heading for #none",
-        "gone.md does not exist",
-    ]
-    assert list(check_docs.missing_files(page)) == ["page.md: lib/gone.py does not exist"]
+    assert [*check_docs.outdated([current]), *check_docs.without_results(page, [current])] == []
+    wrong = [*check_docs.outdated([Block("page.md", "t", "2")]), *check_docs.without_results(page, [])]
+    wrong += [*check_docs.broken_links(page), *check_docs.missing_files(page)]
     page.write_text("`--envs`\n\n    ./gone.py --envs 3 --seeds=1  # --not-given\n")
-    assert list(check_docs.wrong_commands(page, {"--envs"})) == [
-        "page.md: there is no gone.py",
-        "page.md: no script has the option --seeds",
-    ]
+    wrong += check_docs.wrong_commands(page, {"--envs"})
+    expected = (
+        *("block 't'", "block 't' has no results", "the page has no heading for #none", "gone.md does not exist"),
+        *("lib/gone.py does not exist", "there is no gone.py", "no script has the option --seeds"),
+    )
+    for line, beginning in zip(wrong, expected, strict=True):
+        assert line.startswith(f"page.md: {beginning}")
 
 
 def test_the_lines_to_read_are_those_of_the_script_and_of_what_its_header_names(tmp_path, monkeypatch):
@@ -86,14 +68,11 @@ def test_the_lines_to_read_are_those_of_the_script_and_of_what_its_header_names(
     assert ladder.lines_of(script) == (12, 6 + 4 + 5)
 
 
-def test_the_permutation_test_on_numbers_worked_by_hand():
+def test_the_permutation_and_the_rank_test_on_numbers_worked_by_hand():
     # Of the 6 ways to draw two of four, only {3, 4} and {1, 2} are as far apart.
     assert significance.permutation_test(np.array([1.0, 2.0]), np.array([3.0, 4.0])) == pytest.approx(2 / 6)
     assert significance.permutation_test(np.array([1.0, 1.0]), np.array([1.0, 1.0])) == 1.0
-
-
-def test_runs_without_the_goal_share_the_last_rank():
-    never = math.inf
+    never = math.inf  # such runs share the last rank
     # Ranks 1, 2 and 4.5, 4.5, 4.5. Of the 10 ways to draw two of five, only {1, 2} is as far apart.
     assert significance.rank_test(pd.Series([100, 200]), pd.Series([never, never, never])) == pytest.approx(1 / 10)
     assert significance.rank_test(pd.Series([never, never]), pd.Series([never, never])) == 1.0
