@@ -7,7 +7,7 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, Protocol, SupportsFloat
+from typing import Any, ClassVar, SupportsFloat
 from weakref import WeakSet
 
 import gymnasium as gym
@@ -164,8 +164,6 @@ class CheckedEnv(gym.Wrapper):
             )
         with np.errstate(over="ignore"):  # numbers that the type cannot hold become infinite
             copy = array.astype(space.dtype)
-        if copy.dtype == array.dtype and copy.dtype.kind != "f":
-            return copy  # it can hold no other numbers
         good = np.isfinite(copy) if copy.dtype.kind == "f" else copy == array
         if not good.all():
             index = np.argwhere(~good)[0].tolist()
@@ -194,19 +192,13 @@ def closing() -> Iterator[None]:
     try:
         yield
     finally:
-        close_all(set(CheckedEnv.opened) - before)
+        close_all(env.close for env in set(CheckedEnv.opened) - before)
 
 
-class Closable(Protocol):
-    """An object that can be closed, such as an environment."""
-
-    def close(self) -> object: ...
-
-
-def close_all(opened: Iterable[Closable]) -> None:
-    """Close environments or their owners. Errors are only logged: the run has been saved, or has failed before."""
-    for each in opened:
+def close_all(calls: Iterable[Callable[[], object]]) -> None:
+    """Call functions that close environments. Errors are only logged: the run has been saved, or has failed before."""
+    for close in calls:
         try:
-            each.close()
+            close()
         except Exception as error:  # noqa: BLE001 - not our code
             log.warning("%s", error)

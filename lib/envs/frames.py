@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from lib.envs.checked_env import Info
-from lib.envs.masks import MaskedBox, StackedBox
+from lib.envs.masks import StackedBox
 
 STACK = 4  # frames in a state of grey images
 
@@ -91,40 +91,21 @@ class FrameStrip:
         return LazyFrames(self._strip, self._end, self._size)
 
 
-def stacks_frames(space: spaces.Space[object]) -> bool:
-    """Return whether the states of a space are stacks of frames, with or without an action mask."""
-    return isinstance(space.plain if isinstance(space, MaskedBox) else space, StackedBox)
-
-
-def stack_of(frame: spaces.Box, size: int) -> StackedBox:
-    """Return the space of stacks of frames."""
-    low, high = np.stack([frame.low] * size), np.stack([frame.high] * size)
-    return StackedBox(low, high, dtype=frame.dtype.type)
-
-
 class FrameStack(gym.Wrapper):
-    """Replace observations by LazyFrames of the last `size` observations.
+    """Replace observations, which are frames, by LazyFrames of the last `size` observations.
 
     After a reset, the first frame fills the whole stack.
-
-    Args:
-        env: environment whose observations are frames, with or without an action mask.
-        size: number of frames in a state.
     """
 
     def __init__(self, env: gym.Env, size: int = STACK):
         super().__init__(env)
-        space: Any = env.observation_space
-        is_masked = isinstance(space, MaskedBox)
-        self.observation_space = (
-            MaskedBox(stack_of(space.plain, size), space.actions) if is_masked else stack_of(space, size)
-        )
-        self.size = size
+        assert isinstance(env.observation_space, spaces.Box)
+        self.observation_space = StackedBox(env.observation_space, size)
         self._frames = FrameStrip(size)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[LazyFrames, Info]:
         frame, info = self.env.reset(seed=seed, options=options)
-        return self._frames.start([frame] * self.size), info
+        return self._frames.start([frame] * self._frames.frames), info
 
     def step(self, action: object) -> tuple[LazyFrames, SupportsFloat, bool, bool, Info]:
         frame, reward, terminated, truncated, info = self.env.step(action)

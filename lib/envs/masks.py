@@ -1,7 +1,7 @@
-"""Action masks: which actions are allowed in a state.
+"""Spaces of states: stacks of frames, several parts in one vector, and states with an action mask.
 
-The mask is a part of the state. It goes wherever states go, such as replay buffers, other processes and checkpoints.
-The code in between does not need to know about it. A network splits it off and gives invalid actions the value
+The mask says which actions are allowed. It goes wherever states go, such as replay buffers, other processes and
+checkpoints, without the code in between knowing about it. A network splits it off and gives invalid actions the value
 `lib.nets.masking.INVALID`, so that they are never the best action and are never sampled.
 """
 
@@ -19,7 +19,19 @@ def choices(space: spaces.Space[object]) -> list[int]:
 
 
 class StackedBox(spaces.Box):
-    """Space of stacks of frames, (size, *frame_shape). Each state has the frames of the one before, and a newer one."""
+    """Space of stacks of `size` frames. Each state has the frames of the one before, and a newer one."""
+
+    def __init__(self, frame: spaces.Box, size: int):
+        super().__init__(np.stack([frame.low] * size), np.stack([frame.high] * size), dtype=frame.dtype.type)
+
+
+class CompositeBox(spaces.Box):
+    """Space of states that are the states of several parts (images, boards and vectors), flattened and joined."""
+
+    def __init__(self, parts: list[spaces.Box]):
+        self.parts = parts
+        low, high = (np.concatenate([getattr(part, bound).ravel() for part in parts]) for bound in ("low", "high"))
+        super().__init__(low, high, dtype=low.dtype.type)
 
 
 class MaskedBox(spaces.Box):
@@ -42,6 +54,11 @@ class MaskedBox(spaces.Box):
             for bound, mask in ((plain.low, np.zeros(actions)), (plain.high, np.ones(actions)))
         )
         super().__init__(low, high, dtype=low.dtype.type)
+
+
+def stacks_frames(space: spaces.Space[object]) -> bool:
+    """Return whether the states of a space are stacks of frames, with or without an action mask."""
+    return isinstance(space.plain if isinstance(space, MaskedBox) else space, StackedBox)
 
 
 def append_mask(state: np.ndarray, mask: np.ndarray) -> np.ndarray:

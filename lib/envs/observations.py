@@ -60,7 +60,7 @@ class Conversion:
     def __init__(self, parts: Mapping[Place, spaces.Space[Any]]):
         self.name = ", ".join(map(_name_of, parts))
         self.space: Any = spaces.Tuple(parts.values()) if len(parts) > 1 else next(iter(parts.values()))
-        self.notes: list[str] = []
+        self.notes = [f"from {self.name}"] if self.name else []
         self._places = list(parts)
         self._functions: list[Callable[[Any], Any]] = []
 
@@ -185,15 +185,19 @@ def _fill(conversion: Conversion, name: str, channel_axis: object) -> None:
     axis, channels, height, width = _layout(shape, channel_axis)
     low, high = float(conversion.space.low.min()), float(conversion.space.high.max())
     has_bounds = max(-low, high) < UNBOUNDED
-    if has_bounds and min(height, width) < MIN_IMAGE_SIDE:
-        _to_real(conversion, original)
-        note = "one channel" if axis is None else f"axis {axis}, the channels, in front"
-        conversion.add(note, lambda board: np.ascontiguousarray(_channels_first(board, axis)))
-    elif has_bounds and low < high and (high == 255 or channels in (3, 4) or height == width == SCREEN):
-        _to_image(conversion, axis)
-    else:
+    is_board = has_bounds and min(height, width) < MIN_IMAGE_SIDE
+    is_image = has_bounds and low < high and (high == 255 or channels in (3, 4) or height == width == SCREEN)
+    if not is_board and not is_image:
         reason = "an image would have numbers up to 255, three or four channels, or 84 x 84 cells"
         conversion.add(f"flattened: {reason if has_bounds else 'an image or board would have bounds'}", np.ravel)
+    elif axis is not None:
+        note = f"axis {axis}, the channels, in front"
+        conversion.add(note, lambda grid: np.ascontiguousarray(np.moveaxis(grid, axis, 0)))
+    elif is_board:
+        conversion.add("one channel", lambda board: board[None])
+    if is_image and not is_board:
+        _to_image(conversion, low, high)
+    else:
         _to_real(conversion, original)
 
 
@@ -209,42 +213,35 @@ def _board_of(space: spaces.Space[object]) -> spaces.Box | None:
     return box if _is_picture(box) and min(_layout(_without_ones(box))[2:]) < MIN_IMAGE_SIDE else None
 
 
-def _channels_first(observation: np.ndarray, axis: int | None) -> np.ndarray:
-    """Return an image or board as (channels, height, width)."""
-    return observation[None] if axis is None else np.moveaxis(observation, axis, 0)
+def _to_image(conversion: Conversion, low: float, high: float) -> None:
+    """Convert images, (channels, height, width) or grey ones (height, width), from [low, high] to uint8.
 
-
-def _to_image(conversion: Conversion, axis: int | None) -> None:
-    """Convert images to uint8 from 0 to 255: grey and RGB ones to (84, 84), all others to (channels, 84, 84)."""
-    space = conversion.space
+    Grey and RGB images become (84, 84), all others (channels, 84, 84).
+    """
     bytes_of = functools.partial(spaces.Box, 0, 255, dtype=np.uint8)
-    if space != bytes_of(space.shape):
-        low, high = min(0.0, float(space.low.min())), float(space.high.max())
+    shape = conversion.space.shape
+    if conversion.space != bytes_of(shape):
+        low = min(0.0, low)
         scale = 255.0 / (high - low)
         conversion.add(
             f"from [{low:g}, {high:g}] to [0, 255], rounded and clipped, uint8",
             lambda image: ((image - low) * scale).round().clip(0, 255).astype(np.uint8),
-            bytes_of(space.shape),
+            bytes_of(shape),
         )
-    if axis is not None and space.shape[axis] == 3:
+    if len(shape) == 3 and shape[0] == 3:
         conversion.add(
-            f"grey, as gymnasium's GrayscaleObservation; axis {axis} holds the channels",
-            lambda image: np.sum(np.moveaxis(image, axis, 2) * LUMINANCE, axis=-1).astype(np.uint8),
-            bytes_of(space.shape[:axis] + space.shape[axis + 1 :]),
+            "grey, as gymnasium's GrayscaleObservation",
+            lambda image: np.sum(image * LUMINANCE[:, None, None], axis=0).astype(np.uint8),
+            bytes_of(shape[1:]),
         )
 
-    def resize(image: np.ndarray) -> np.ndarray:  # no partial: pickle would look for cv2.resize in all modules
+    def resize(image: np.ndarray) -> np.ndarray:
+        if image.ndim == 3:  # one by one, as OpenCV takes four channels at most
+            return np.stack([resize(channel) for channel in image])
         resized: np.ndarray = cv2.resize(image, (SCREEN, SCREEN), interpolation=cv2.INTER_AREA)
         return resized
 
-    note = f"resized to {SCREEN} x {SCREEN} by area"
-    if len(conversion.space.shape) == 2:
-        conversion.add(note, resize)
-    else:  # one by one, as OpenCV takes four channels at most
-        conversion.add(
-            f"{note}, with the channels, axis {axis}, in front",
-            lambda image: np.stack([resize(channel) for channel in _channels_first(image, axis)]),
-        )
+    conversion.add(f"resized to {SCREEN} x {SCREEN} by area", resize)
 
 
 def _to_real(conversion: Conversion, original: spaces.Space[object]) -> None:
@@ -252,24 +249,19 @@ def _to_real(conversion: Conversion, original: spaces.Space[object]) -> None:
 
     Vectors of float64, or of integers without bounds such as times, become float64.
     """
-    shape = conversion.space.shape
-    parts = [part for _, part in _leaves(original)]
-    largest = np.concatenate([_largest(part) for part in parts]).reshape(shape)
+    space = conversion.space
+    parts: list[Any] = [part for _, part in _leaves(original)]
+    is_integer = np.concatenate([np.full(spaces.flatdim(part), part.dtype.kind in "iu") for part in parts])
+    largest = np.maximum(np.abs(space.low.astype(np.float64)), np.abs(space.high.astype(np.float64)))
+    largest = np.where(is_integer.reshape(space.shape), largest, 0.0)
     divisors = np.where((largest > 1) & (largest < UNBOUNDED), largest, 1.0).astype(np.float32)
     is_divided = bool(divisors.max() > 1)
     is_precise = (largest >= UNBOUNDED).any() or any(part.dtype == np.float64 for part in parts)
-    dtype = np.dtype(np.float64 if is_precise and len(shape) == 1 else np.float32)
-    if conversion.space.dtype != dtype or is_divided:
+    dtype = np.dtype(np.float64 if is_precise and len(space.shape) == 1 else np.float32)
+    if space.dtype != dtype or is_divided:
         by = f"{divisors.max():g}" if (divisors == divisors.max()).all() else str(divisors.tolist())
         divided = f", divided by {by}" if is_divided else ""
         conversion.add(f"{dtype}{divided}", lambda numbers: np.asarray(numbers, dtype) / divisors)
-
-
-def _largest(space: spaces.Space[object]) -> np.ndarray:
-    """Return the largest absolute value of each integer of a part, flat. For other numbers, it is 0."""
-    if not isinstance(space, spaces.Box) or space.dtype.kind not in "iu":
-        return np.zeros(spaces.flatdim(space))
-    return np.maximum(np.abs(space.low.astype(np.float64)), np.abs(space.high.astype(np.float64))).ravel()
 
 
 @functools.cache

@@ -127,13 +127,14 @@ def _work(
 ) -> None:
     """Serve an environment in its process until the parent closes the connection or ends."""
 
-    def report(index: int, kind: type[BaseException], error: BaseException, trace: str) -> None:
+    def put(report: tuple[int, type[BaseException], BaseException, str]) -> None:
         """Send an error, or only the text of one that may not be picklable."""
+        _, _, error, trace = report
         errors.put((index, error if isinstance(error, Fault | UsageError) else None, repr(error), trace))
 
     processes.end_with_learner()
     start_console()
     logging.getLogger("lib.envs.observations").setLevel(logging.ERROR)  # the parent has logged its warnings
     with suppress(ConnectionError):  # the parent has ended
-        queue: Any = SimpleNamespace(put=lambda arguments: report(*arguments))
+        queue: Any = SimpleNamespace(put=put)
         _async_worker(index, make, pipe, parent_pipe, states, queue, *options)

@@ -110,8 +110,8 @@ def wrapped(
             f"{env_id} has the action space {env.action_space}; it has to be Discrete, or for PPO, such as "
             "distributed/02_ppo_fast.py, MultiDiscrete, MultiBinary or Box. gymnasium's TransformAction converts others"
         )
-    env = RecordEpisodeStatistics(States(checked, EnvId.of(env_id).arguments.get(CHANNEL_AXIS), masked))
-    return cast(DiscreteEnv, FrameStack(env) if len(env.observation_space.shape or ()) == 2 else env)
+    states = States(checked, EnvId.of(env_id).arguments.get(CHANNEL_AXIS), masked)
+    return cast(DiscreteEnv, RecordEpisodeStatistics(states))
 
 
 def conversions(env: gym.Env) -> list[str]:
@@ -119,7 +119,7 @@ def conversions(env: gym.Env) -> list[str]:
     if is_atari(env):
         return ["Atari's preprocessing of lib/envs/atari.py; the last 4 frames"]
     notes: list[str] = env.get_wrapper_attr("conversions")
-    return [*notes, "the last four frames; at first, copies of the first one"] if isinstance(env, FrameStack) else notes
+    return notes
 
 
 def _made_again(env_id: str, render_mode: str | None) -> CheckedEnv:

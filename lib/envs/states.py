@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium import spaces
 
 from lib.envs.checked_env import CheckedEnv, Info, Reset, Stepped
-from lib.envs.frames import STACK, FrameStrip, stack_of
-from lib.envs.masks import MaskedBox, append_mask, choices
+from lib.envs.frames import STACK, FrameStrip
+from lib.envs.masks import CompositeBox, MaskedBox, StackedBox, append_mask, choices
 from lib.envs.observations import log_once, observation_kind, prepare
 from lib.errors import Fault
 from lib.system.seeds import undisturbed
@@ -19,25 +19,13 @@ INFO_KEY = "action_mask"  # name of the mask in the infos
 METHOD_NAME = "action_masks"  # name of the method that returns the mask
 
 
-class CompositeBox(spaces.Box):
-    """Space of states that are the parts' states, flattened, one after the other.
-
-    Args:
-        parts: spaces of the parts: images, boards and vectors.
-    """
-
-    def __init__(self, parts: list[spaces.Box]):
-        self.parts = parts
-        low, high = (np.concatenate([getattr(part, bound).ravel() for part in parts]) for bound in ("low", "high"))
-        super().__init__(low, high, dtype=low.dtype.type)
-
-
 class States(gym.Wrapper):
     """Convert observations to states. The infos are empty, because gymnasium cannot combine every other info.
 
-    The state of a Dict or Tuple with an image or a board beside other parts is one vector, so that it goes wherever
-    states go, such as replay buffers, other processes and checkpoints. A network takes it apart again, and encodes
-    every part as it would alone; see lib.nets.encoders.CompositeEncoder. Grey images are stacked in it.
+    Grey images are stacked. Their states are LazyFrames, unless the observation is a Dict or Tuple with an image or a
+    board beside other parts. Then the state is one vector, so that it goes wherever states go, such as replay buffers,
+    other processes and checkpoints. A network takes it apart again, and encodes every part as it would alone; see
+    lib.nets.encoders.CompositeEncoder.
 
     Action masks may come from a method action_masks(), as observation["action_mask"] of a Dict, as in PettingZoo's
     games, or as info["action_mask"]. The mask of a MultiDiscrete action is one array, or a tuple with one for each
@@ -72,19 +60,20 @@ class States(gym.Wrapper):
                 masked = self._has_method or self._is_observed or INFO_KEY in env.reset(seed=0)[1]
         self._masked = masked
         self._parts = prepare(space, env.env_id, channel_axis)
-        self._strips: dict[int, FrameStrip] = {}
-        parts = [part.space for part in self._parts]
-        if len(parts) == 1:
-            state_space, only = parts[0], self._parts[0]
-            self.conversions = [f"from {only.name}", *only.notes] if only.name else only.notes
-        else:
-            self._strips = {index: FrameStrip(STACK) for index, part in enumerate(parts) if len(part.shape) == 2}
-            parts = [stack_of(part, STACK) if index in self._strips else part for index, part in enumerate(parts)]
+        frames = [index for index, part in enumerate(self._parts) if len(part.space.shape) == 2]
+        self._strips = {index: FrameStrip(STACK) for index in frames}
+        parts = [
+            StackedBox(part.space, STACK) if index in frames else part.space for index, part in enumerate(self._parts)
+        ]
+        state_space, self.conversions = parts[0], self._parts[0].notes
+        if len(parts) > 1:
             state_space = CompositeBox(parts)
             self.conversions = ["one vector of these parts"] + [
-                f"{part.name}, {observation_kind(state)} {state.shape}: {'; '.join(part.notes) or 'unchanged'}"
+                f"{observation_kind(state)} {state.shape} {'; '.join(part.notes)}"
                 for part, state in zip(self._parts, parts, strict=True)
             ]
+        elif frames:
+            self.conversions.append("the last four frames; at first, copies of the first one")
         if masked:
             state_space = MaskedBox(state_space, sum(self._choices))
             self.conversions.append("the action mask appended; see lib/envs/masks.py")
@@ -102,7 +91,7 @@ class States(gym.Wrapper):
         state = self._state(observation, info, is_first=False, ended=terminated or truncated)
         return state, reward, terminated, truncated, {}
 
-    def _state(self, observation: Any, info: Info, is_first: bool, ended: bool) -> np.ndarray:
+    def _state(self, observation: Any, info: Info, is_first: bool, ended: bool) -> Any:
         mask = observation[INFO_KEY] if self._is_observed else info.get(INFO_KEY)
         if self._has_method:
             with self.env.guard:
@@ -112,14 +101,17 @@ class States(gym.Wrapper):
                 f"{self.env.describe()} reports info[{INFO_KEY!r}] at some resets and steps only; "
                 "it has to report it at every one"
             )
+        mask = None if mask is None else self._checked(mask, ended)
         states: list[Any] = [part(observation) for part in self._parts]
+        if mask is not None and len(states) == 1:  # before frames are stacked, because each frame has its own mask
+            states = [append_mask(states[0], mask)]
         for index, strip in self._strips.items():
             frame = states[index]
             states[index] = strip.start([frame] * STACK) if is_first else strip.append(frame)
-        if len(states) > 1:
-            states = [np.concatenate([np.ravel(state) for state in states])]
-        [state] = states
-        return state if mask is None else append_mask(state, self._checked(mask, ended))
+        if len(states) == 1:
+            return states[0]
+        state = np.concatenate([np.ravel(state) for state in states])
+        return state if mask is None else append_mask(state, mask)
 
     def _checked(self, reported: Any, ended: bool) -> np.ndarray:
         """Return a mask as one array, (options of all choices,) bool."""

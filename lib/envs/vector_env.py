@@ -65,7 +65,15 @@ def make_vector_env(
         first.close()
         if processes:
             raise UsageError(f"{env_id} is an Atari game, whose native threads are faster; leave --async-envs out")
-        envs = RecordEpisodeStatistics(NativeAtari(_registered_arguments(first, env_id), num_envs, threads))
+        assert first.spec is not None
+        game = first.spec.kwargs
+        if game.keys() != {*NATIVE_ARGUMENTS, "frameskip"} or not has_only_checking_wrappers(first):
+            raise UsageError(
+                f"{env_id} is an Atari game with other wrappers or arguments than those with which ale_py registers "
+                f"games: {first}, {game}. Native environments do not support them; play it with one of the scripts 00 "
+                "to 04 of chapter 9, or take an id that ale_py registers"
+            )
+        envs = RecordEpisodeStatistics(NativeAtari(game, num_envs, threads))
         return cast(DiscreteVectorEnv, ClipReward(envs, -1.0, 1.0))
     env = Pausable(wrapped(first, env_id, any_actions=any_actions))
     masked = isinstance(env.observation_space, MaskedBox)
@@ -92,19 +100,6 @@ def carried(envs: VectorEnv) -> list[object] | None:
     ours = envs.unwrapped
     states = ours.get_attr("carried") if isinstance(ours, SyncVectorEnv | AsyncVectorEnv) else ()
     return None if all(state is None for state in states) else list(states)
-
-
-def _registered_arguments(env: gym.Env, env_id: str) -> Arguments:
-    """Return the arguments with which an Atari game was registered, if native environments support them."""
-    assert env.spec is not None
-    arguments = env.spec.kwargs
-    if arguments.keys() != {*NATIVE_ARGUMENTS, "frameskip"} or not has_only_checking_wrappers(env):
-        raise UsageError(
-            f"{env_id} is an Atari game with other wrappers or arguments than those with which ale_py registers games: "
-            f"{env}, {dict(arguments)}. ale_py's native environments do not support them; play it with one of the "
-            "scripts 00 to 04 of chapter 9, or take an id that ale_py registers"
-        )
-    return arguments
 
 
 class NativeAtari(VectorWrapper):
@@ -139,7 +134,7 @@ class NativeAtari(VectorWrapper):
                 use_fire_reset=False,
             )
         )
-        self.single_observation_space = StackedBox(0, 255, (STACK, SCREEN, SCREEN), np.uint8)
+        self.single_observation_space = StackedBox(spaces.Box(0, 255, (SCREEN, SCREEN), np.uint8), STACK)
         self._episode_steps = np.zeros(num_envs, np.int64)  # steps since the last reset
 
     def reset(self, *, seed: int | Sequence[int] | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
@@ -156,15 +151,10 @@ class NativeAtari(VectorWrapper):
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
         """Step every environment. Actions are (num_envs,) integers from 0 to single_action_space.n - 1."""
-        actions = np.asarray(actions)
-        highest = int(self.single_action_space.n) - 1  # type: ignore[attr-defined]
-        is_right = actions.shape == (self.num_envs,) and actions.dtype.kind in "iu"
-        if not is_right or actions.min() < 0 or actions.max() > highest:
-            raise ValueError(
-                f"the actions are {actions.tolist()}, of {actions.dtype}; they have to be {self.num_envs} integers "
-                f"between 0 and {highest}"
-            )
-        states, rewards, terminations, truncations, infos = self.env.step(actions.astype(np.int64))
+        actions = np.asarray(actions).astype(np.int64, casting="same_kind")
+        if not self.action_space.contains(actions):
+            raise ValueError(f"the actions {actions.tolist()} are not in {self.action_space}")
+        states, rewards, terminations, truncations, infos = self.env.step(actions)
         self._episode_steps += 1
         ended = terminations | truncations
         if ended.any():

@@ -9,7 +9,7 @@ import numpy as np
 import ptan
 from ptan.experience import ExperienceFirstLast
 
-from lib.envs.frames import stacks_frames
+from lib.envs.masks import stacks_frames
 from lib.experience.interface import State
 from lib.experience.transitions import pack, unpack
 from lib.system import memory

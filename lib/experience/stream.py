@@ -12,7 +12,7 @@ from gymnasium.vector import VectorEnv
 from lib.envs import vector_env
 from lib.envs.atari import frame_skip
 from lib.envs.checked_env import Info
-from lib.envs.frames import stacks_frames
+from lib.envs.masks import stacks_frames
 from lib.errors import Fault
 from lib.experience.interface import Episode, ExperienceSource, State
 from lib.experience.snapshot import Snapshot

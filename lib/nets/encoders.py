@@ -16,8 +16,8 @@ from gymnasium import spaces
 from torch import nn
 from torch.nn import functional as F
 
+from lib.envs.masks import CompositeBox
 from lib.envs.observations import MIN_IMAGE_SIDE, observation_kind
-from lib.envs.states import CompositeBox
 from lib.system.machine import has_fast_bfloat16
 
 log = logging.getLogger(__name__)

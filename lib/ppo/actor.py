@@ -11,7 +11,7 @@ import torch
 
 from lib.actors.worker import Played, Weights
 from lib.envs import vector_env
-from lib.envs.frames import stacks_frames
+from lib.envs.masks import stacks_frames
 from lib.envs.vector_env import DiscreteVectorEnv
 from lib.errors import UsageError, divisors
 from lib.experience.interface import Episode, State

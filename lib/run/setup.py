@@ -15,7 +15,7 @@ from ignite.engine import Engine, Events
 from torch import nn
 from torch.optim import Optimizer
 
-from lib.envs.checked_env import Closable, close_all
+from lib.envs.checked_env import close_all
 from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from lib.experience.interface import ExperienceSource, Stateful
@@ -104,7 +104,7 @@ def setup_ignite(
     show_progress(not options.quiet)
     began = 0.0 if options.owns_process else since_process_start()
     time_limit = None if options.time_limit is None else began + options.time_limit
-    opened: list[Closable] = [source]  # and environments of evaluations and videos
+    closing: list[Callable[[], object]] = [source.close]  # and environments of evaluations and videos
     with ExitStack() as undo:  # a run that is refused leaves nothing open, no new folder, and the files of an old one
         path = options.resume or new_folder(options.runs_dir, f"{params.run_name}-{run_name}{options.changes}")
         folder = RunFolder(path)
@@ -115,7 +115,7 @@ def setup_ignite(
             folder.close()
 
         undo.push(leave)
-        undo.callback(lambda: close_all(opened))
+        undo.callback(lambda: close_all(closing))
         if trained := options.resume or options.init:
             require_spaces(trained, params.env_name)
         if not options.resume:
@@ -132,12 +132,12 @@ def setup_ignite(
         with undisturbed():
             if net is not None and options.evaluate_every:
                 players = make_players(partial(make_env, params.env_name, any_actions=True), EPISODES_BETWEEN)
-                opened += [player.env for player in players]
+                closing += [player.env.close for player in players]
             if options.record_every:
                 from lib.run import videos  # few runs need it
 
                 replayer = videos.EpisodeReplayer(params.env_name)
-                opened.append(replayer)
+                closing.append(replayer.close)
                 recorder = videos.Recorder(replayer, folder.path, options.record_every, episodes, speed.paused, stopped)
 
         # Restore all but the loop. This changes no file, because the run may still be refused.
@@ -238,7 +238,7 @@ def setup_ignite(
             if "actors" in result:
                 log.info(result["actors"])
             board.close()
-            close_all(opened)
+            close_all(closing)
             stopper.release_signals()
             at_error.pop_all()
             engine.add_event_handler(Events.STARTED, _refuse_another_run)

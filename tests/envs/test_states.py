@@ -8,9 +8,9 @@ from gymnasium import spaces
 import fakes
 from lib.dqn_model import DQN
 from lib.envs import observations
+from lib.envs.masks import CompositeBox
 from lib.envs.observations import prepare
 from lib.envs.single_env import conversions, make_env
-from lib.envs.states import CompositeBox
 from lib.envs.vector_env import make_vector_env
 from lib.ppo.fast import FastModel
 from lib.ppo.model import Model
@@ -48,7 +48,13 @@ def test_a_composite_state_has_the_states_of_its_parts(played, caplog):
     assert [part.shape for part in space.parts] == [part.shape[1:] for part in parts]
     observations.log_once.cache_clear()
     notes = " ".join(conversions(make_env("Random-v0")))
-    for fact in ("['screen'], image (4, 84, 84): grey", "resized to 84 x 84", "divided by 10", "one-hot"):
+    for fact in (
+        "image (4, 84, 84) from ['screen']; axis 2, ",
+        "; grey",
+        "resized to 84 x 84",
+        "divided by 10",
+        "one-hot",
+    ):
         assert fact in notes
     assert "left out, because no network here can use them: ['text']" in caplog.text
 
