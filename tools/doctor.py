@@ -39,10 +39,9 @@ def check_packages() -> Iterator[tuple[str, str]]:
         try:
             version = metadata.version(package.name)
         except metadata.PackageNotFoundError:
-            yield "problem", f"{package.name} is not installed: {advice}"
-            continue
-        if not package.specifier.contains(version, prereleases=True):
-            yield "problem", f"{package.name} {version}, and {package.specifier} is needed: {advice}"
+            version = ""
+        if not version or not package.specifier.contains(version, prereleases=True):
+            yield "problem", f"{package.name} {version or 'is missing'}, and {package.specifier} is needed: {advice}"
         elif package.name in SHOWN:
             yield "ok", f"{package.name} {version}"
 
@@ -64,15 +63,12 @@ def check_machine() -> Iterator[tuple[str, str]]:
     faster = "faster" if info["fast_bfloat16"] else "not faster, so float32 is used"
     yield "ok", f"{torch.backends.cpu.get_cpu_capability()}; bfloat16 is {faster}"
     yield "ok", f"{memory.free() / 1e9:.1f} GB of memory free"
-    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    for gpu in gpus:
-        yield (
-            "ok",
-            f"{gpu.name} with {gpu.total_memory / 1e9:.0f} GB, CUDA {torch.version.cuda}; scripts use it with --cuda",
-        )
+    for index in range(torch.cuda.device_count()):
+        gpu = torch.cuda.get_device_properties(index)
+        yield "ok", f"{gpu.name} with {gpu.total_memory / 1e9:.0f} GB, CUDA {torch.version.cuda}: use it with --cuda"
     if torch.backends.mps.is_available():
-        yield "ok", "an Apple GPU; scripts use it with --device mps"
-    elif not gpus:
+        yield "ok", "an Apple GPU: use it with --device mps"
+    elif not torch.cuda.is_available():
         yield "ok", f"PyTorch {torch.__version__} finds no GPU; everything works without one (see docs/install.md)"
 
 

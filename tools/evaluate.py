@@ -27,12 +27,9 @@ from lib.run.policy import EpsilonGreedyPolicy
 
 def main() -> None:
     parser = cli.run_tool(__doc__)
-    parser.add_argument(
-        "--episodes", default=100, type=cli.positive, metavar="N", help="number of episodes (default: 100)"
-    )
-    parser.add_argument(
-        "--output", type=cli.new_file, metavar="FILE", help="new file to write instead of evaluation.json"
-    )
+    add = parser.add_argument
+    add("--episodes", default=100, type=cli.positive, metavar="N", help="number of episodes (default: 100)")
+    add("--output", type=cli.new_file, metavar="FILE", help="new file to write instead of evaluation.json")
     args = cli.run_args(parser)
     is_run = (args.run / "episodes.csv").exists()  # a published model's card quotes its evaluation.json, which stays
     is_greedy = not args.sample and not args.epsilon

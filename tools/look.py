@@ -12,7 +12,6 @@ legal, only legal actions are played. The mean return is printed with its standa
 import logging
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -24,7 +23,7 @@ from lib.envs.single_env import EnvId, conversions, make_env, make_plain_env
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, count_at_limit
 from lib.run.policy import RandomPolicy
 
-import numpy as np
+import pandas as pd
 from tqdm import tqdm
 
 MOST_REWARDS = 10  # different rewards that are listed
@@ -32,12 +31,11 @@ MOST_REWARDS = 10  # different rewards that are listed
 
 def main() -> None:
     parser = cli.tool(__doc__)
-    parser.add_argument("env_id", metavar="ENV_ID", help='gymnasium id; "package.module:Id" imports the module first')
-    parser.add_argument(
-        "--env-arg", metavar="NAME=VALUE", action="append", default=[], help="argument of its constructor"
-    )
-    parser.add_argument("--episodes", type=cli.positive, default=10, metavar="N", help="episodes (default: 10)")
-    parser.add_argument("--seed", type=cli.seed, default=1, metavar="N", help="seed (default: 1)")
+    add = parser.add_argument
+    add("env_id", metavar="ENV_ID", help='gymnasium id; "package.module:Id" imports the module first')
+    add("--env-arg", metavar="NAME=VALUE", action="append", default=[], help="argument of its constructor")
+    add("--episodes", type=cli.positive, default=10, metavar="N", help="episodes (default: 10)")
+    add("--seed", type=cli.seed, default=1, metavar="N", help="seed (default: 1)")
     args = parser.parse_args()
     env_id = str(EnvId.of(args.env_id, args.env_arg))
     plain = make_plain_env(env_id)
@@ -52,30 +50,29 @@ def main() -> None:
     names = action_names(env)
     print("actions      ", f"{len(names)}: {', '.join(names)}" if names else env.action_space)
     player, policy = EpisodePlayer(env), RandomPolicy(env)
-    returns: list[float] = []
-    lengths: list[int] = []
-    rewards: Counter[float] = Counter()
+    results, earned = [], []
     start = time.perf_counter()
     for number in tqdm(range(args.episodes), unit="episodes", leave=False, disable=None):
         player.start(args.seed, number)
         while player.result is None:
             player.step(policy(player.state[None], [player.random])[0])
-            rewards[player.reward] += 1
-        returns.append(player.result.total)
-        lengths.append(player.result.length)
-    seconds = time.perf_counter() - start
-    steps = rewards.total()
-    shown = [f"{reward:g} ({count / steps:.2%})" for reward, count in rewards.most_common(MOST_REWARDS)]
-    more = f", and {len(rewards) - MOST_REWARDS} others" if len(rewards) > MOST_REWARDS else ""
-    text = ", ".join(shown) + more
-    if len(rewards) > steps / 2:  # real numbers, which hardly repeat
-        low, *middle, high = (f"{each:.3g}" for each in np.quantile([*rewards.elements()], (0, 0.25, 0.5, 0.75, 1)))
+            earned.append(player.reward)
+        results.append(player.result)
+    speed = len(earned) / (time.perf_counter() - start)
+    rewards, episodes = pd.Series(earned), pd.DataFrame(results)
+    returns, lengths = episodes["total"], episodes["length"]
+    shares = rewards.value_counts(normalize=True)
+    text = ", ".join(f"{reward:g} ({share:.2%})" for reward, share in shares.head(MOST_REWARDS).items())
+    if len(shares) > len(rewards) / 2:  # real numbers, which hardly repeat
+        low, *middle, high = (f"{each:.3g}" for each in rewards.quantile((0, 0.25, 0.5, 0.75, 1)))
         text = f"{low} to {high}, quartiles {', '.join(middle)}"
-    error = f" ± {np.std(returns, ddof=1) / len(returns) ** 0.5:.2g}" if len(returns) > 1 else ""
+    elif len(shares) > MOST_REWARDS:
+        text += f", and {len(shares) - MOST_REWARDS} others"
+    error = f" ± {returns.sem():.2g}" if len(returns) > 1 else ""
     print(f"rewards       {text}")
-    print(f"length        mean {np.mean(lengths):.0f} steps, {min(lengths)} to {max(lengths)}")
-    print(f"return        mean {np.mean(returns):g}{error}, {min(returns):g} to {max(returns):g}")
-    print(f"speed         {steps / seconds:,.0f} steps/s")
+    print(f"length        mean {lengths.mean():.0f} steps, {lengths.min()} to {lengths.max()}")
+    print(f"return        mean {returns.mean():g}{error}, {returns.min():g} to {returns.max():g}")
+    print(f"speed         {speed:,.0f} steps/s")
     if cut := count_at_limit(lengths):
         print(f"cut           {cut} of {len(lengths)} episodes, at {MAX_STEPS:,} steps; their returns are incomplete")
 

@@ -8,9 +8,7 @@ model is a reduced run folder, so play.py, evaluate.py, export.py and --init acc
 show the command lines of the run, including all paths.
 """
 
-import argparse
 import shlex
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,36 +31,25 @@ import torch
 
 def main() -> None:
     parser = cli.run_tool(__doc__, plays=False)
-    parser.add_argument("model", metavar="MODEL", type=Path, help="new folder")
-    parser.add_argument(
-        "--episodes", default=100, type=cli.positive, metavar="N", help="number of episodes (default: 100)"
-    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", type=Path, help="new folder")
+    add("--episodes", default=100, type=cli.positive, metavar="N", help="number of episodes (default: 100)")
     args = cli.run_args(parser)
-    try:
-        args.model.mkdir(parents=True)
-    except FileExistsError as error:
-        raise UsageError(f"{args.model} exists; remove it, or give a new folder") from error
-    try:
-        publish(args.run, args.model.resolve(), args)
-    except BaseException:
-        shutil.rmtree(args.model)
-        raise
-    print(args.model)
-
-
-def publish(run: Path, model: Path, args: argparse.Namespace) -> None:
-    """Play, and write params.json, the checkpoint, evaluation.json and the card to the folder of the model."""
-    agent = TrainedAgent(run, args.checkpoint, env_id=args.env_id, network=args.network)
+    if args.model.exists():
+        raise UsageError(f"{args.model} exists; remove it, or give a new folder")
+    agent = TrainedAgent(args.run, args.checkpoint, env_id=args.env_id, network=args.network)
     content = checkpoint.load(agent.file)  # now, because a run that still trains may remove it
     metrics = evaluation.evaluate(agent.policy, agent.make_env, args.episodes, seed=1, progress=True)
     evaluation.log_result(metrics)
+    model = args.model.resolve()
     target = model / "checkpoints" / f"best-{agent.step:09d}.pt"
-    target.parent.mkdir()
+    target.parent.mkdir(parents=True)
     torch.save({"net": content["net"]}, target)  # without the replay
-    params = read_params(run)
+    params = read_params(args.run)
     write_json(model / "params.json", params)
     write_json(model / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
     files.write(model / "README.md", card(agent, model, params, metrics, target.stat().st_size / 1e6))
+    print(args.model)
 
 
 def card(agent: TrainedAgent, model: Path, params: dict[str, Any], metrics: dict[str, Any], size: float) -> str:

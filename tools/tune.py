@@ -53,10 +53,7 @@ class Search:
     """The study in a folder. A trial runs a command for `limit` agent steps, or for max_steps if it is None."""
 
     def __init__(self, folder: Path, command: list[str], space: dict[str, BaseDistribution], limit: int | None):
-        self.folder = folder
-        self._command = command
-        self._space = space
-        self._limit = limit
+        self.folder, self._command, self._space, self._limit = folder, command, space, limit
         folder.mkdir(parents=True, exist_ok=True)
         storage = f"sqlite:///{folder / 'study.db'}"
         self.study = optuna.create_study(storage=storage, study_name="tune", direction="maximize", load_if_exists=True)
@@ -83,46 +80,36 @@ class Search:
                 trial.close()
 
     def _trial(self, threads: int) -> Generator[None, None, None]:
-        """Run a trial, or resume the run of an interrupted one. Yield while its process runs, then record its end.
-
-        Raises:
-            UsageError: if no episode has ended.
-            Fault: if the process failed.
-        """
+        """Run a trial, or resume the run of an interrupted one. Yield while its process runs, then record its end."""
         trial = self.study.ask(self._space)
         trial.set_user_attr("folder", trial.user_attrs.get("folder", str(trial.number)))
         folder = self.folder / "trials" / trial.user_attrs["folder"]
-        folder.mkdir(parents=True, exist_ok=True)
         print(f"Trial {trial.number}: {shlex.join(assigned(trial.params))}", flush=True)
         process = self._start(folder, assigned(trial.params), threads)
-        code, comparison = None, FIRST_COMPARISON
+        code, run, is_pruned, comparison = None, None, False, FIRST_COMPARISON
         try:
-            while code is None:
+            while code is None and not is_pruned:
                 yield
-                code = process.poll()
-                if not (runs := list(folder.glob("runs/*/params.json"))):
+                code, run = process.poll(), run_in(folder)
+                if run is None:
                     continue
-                run = runs[0].parent
                 episodes = read_episodes(run)
-                limit = self._limit or read_json(runs[0])["hyperparameters"]["max_steps"]
-                while comparison <= limit and (code == 0 or comparison <= episodes["step"].max()):
+                limit = self._limit or read_json(run / "params.json")["hyperparameters"]["max_steps"]
+                while not is_pruned and comparison <= limit and (code == 0 or comparison <= episodes["step"].max()):
                     if episodes["step"].min() <= comparison:
                         trial.report(average_return(episodes, comparison), comparison)
                     comparison *= 2
-                    if code is None and trial.should_prune():
-                        self.study.tell(trial, state=TrialState.PRUNED)
-                        print(f"Trial {trial.number} is pruned.", flush=True)
-                        return
+                    is_pruned = code is None and trial.should_prune()
         finally:
             process.terminate()
             process.wait()
-        if code == 0 and runs:
+        if code == 0 and run is not None:
             value = average_return(episodes, limit)
             self.study.tell(trial, value)
             print(f"Trial {trial.number}: value {value:.6g} ({episodes['step'].max():,.0f} steps)", flush=True)
-        elif runs and read_json(run / "result.json").get("stopped") == NOT_FINITE:
+        elif is_pruned or (run is not None and read_json(run / "result.json").get("stopped") == NOT_FINITE):
             self.study.tell(trial, state=TrialState.PRUNED)
-            print(f"Trial {trial.number}: {NOT_FINITE}", flush=True)
+            print(f"Trial {trial.number} is pruned{'' if is_pruned else f': {NOT_FINITE}'}.", flush=True)
         else:
             if code == UsageError.exit_code:  # otherwise the next search tries again
                 self.study.tell(trial, state=TrialState.FAIL)
@@ -132,10 +119,12 @@ class Search:
 
     def _start(self, folder: Path, values: list[str], threads: int) -> "subprocess.Popen[bytes]":
         """Start the script with a trial's values. If the folder has a run, the script resumes it."""
-        resume = [word for run in folder.glob("runs/*/params.json") for word in ("--resume", str(run.parent))]
+        folder.mkdir(parents=True, exist_ok=True)
+        run = run_in(folder)
+        words = [*self._command, *values, *(() if run is None else ("--resume", str(run)))]
         with (folder / "output.txt").open("ab") as output:
             return subprocess.Popen(
-                [sys.executable, *self._command, *values, *resume, "--quiet", "--runs-dir", str(folder / "runs")],
+                [sys.executable, *words, "--quiet", "--runs-dir", str(folder / "runs")],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=os.environ | {"OMP_NUM_THREADS": str(threads)},
@@ -144,12 +133,13 @@ class Search:
             )
 
 
-def searched(text: str) -> tuple[str, BaseDistribution]:
-    """Parse FIELD=low:high or FIELD=a,b,c into the field's name and its distribution.
+def run_in(folder: Path) -> Path | None:
+    """Return the run folder of a trial; None if it has not begun."""
+    return next((file.parent for file in folder.glob("runs/*/params.json")), None)
 
-    Raises:
-        UsageError: if it is neither.
-    """
+
+def searched(text: str) -> tuple[str, BaseDistribution]:
+    """Parse FIELD=low:high or FIELD=a,b,c into the field's name and its distribution; UsageError if it is neither."""
     name, _, values = text.partition("=")
     try:
         if ":" not in values:
@@ -170,10 +160,7 @@ def assigned(values: dict[str, object]) -> list[str]:
 def average_return(episodes: pd.DataFrame, steps: int) -> float:
     """Return the mean return of the episodes in the first `steps` agent steps, weighted by their lengths.
 
-    Steps after the last episode count with the mean of the last 100 episodes.
-
-    Raises:
-        UsageError: if no episode has ended by then.
+    Steps after the last episode count with the mean of the last 100 episodes. UsageError if no episode has ended.
     """
     first = episodes[episodes["step"] <= steps]
     if first.empty:
@@ -198,8 +185,6 @@ def main() -> None:
     add("--stop-after", metavar="STEPS", type=cli.positive, help="agent steps of a trial (default: max_steps)")
     add("--space", metavar="FIELD=VALUES", action="append", help=space_help)
     args, options = parser.parse_known_args()
-    if not args.script.is_file():
-        raise UsageError(f"{args.script} is not a file; give a script, such as distributed/02_ppo_fast.py")
     options += ["--stop-after", str(args.stop_after)] if args.stop_after else []
     space = args.space or DEFAULT_SPACE
     name = re.sub(r"[^A-Za-z0-9.=_]+", "-", "-".join([args.script.stem, *options, *space]))

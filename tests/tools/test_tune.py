@@ -9,9 +9,10 @@ import pandas as pd
 import psutil
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState
 
 from lib.errors import UsageError
-from running import PROJECT, SMALL_PPO, run, start, wait_for
+from running import PROJECT, SMALL_PPO, gone, run, start, wait_for
 from tools import tune
 
 TUNE = Path("tools/tune.py")
@@ -27,7 +28,7 @@ def test_an_interrupted_search_continues_with_the_runs_that_it_began(tmp_path):
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
-    assert psutil.wait_procs(children, timeout=20)[1] == []
+    assert gone(child.pid for child in children)
     again = run(TUNE, *search)
     assert again.returncode == 0, again.stderr
     [folder] = (tmp_path / "tune").iterdir()
@@ -40,15 +41,14 @@ def test_an_interrupted_search_continues_with_the_runs_that_it_began(tmp_path):
 
 SCRIPT = """
 import json, pathlib, sys, time
-runs_dir = pathlib.Path(sys.argv[sys.argv.index("--runs-dir") + 1])
-x = float(next(word for word in sys.argv if word.startswith("x=")).removeprefix("x="))
+x = float(next(word for word in sys.argv if word.startswith("x="))[2:])
 if x > 8.0:
     sys.exit("error: x is too large")
-run = runs_dir / "run"
+run = pathlib.Path(sys.argv[sys.argv.index("--runs-dir") + 1], "run")
 run.mkdir(parents=True)
 (run / "params.json").write_text(json.dumps({"hyperparameters": {"max_steps": 4000}}))
-rows = [f"1,1500,1500,{x},1.0,"] + [f"{number},{500 * number + 1000},500,{x},1.0," for number in range(2, 7)]
-(run / "episodes.csv").write_text("\\n".join(["episode,step,length,return,seconds,video", *rows, ""]))
+rows = [f"{step},{length},{x},1.0" for step, length in ((1500, 1500), (2000, 500), (3000, 1000), (4000, 1000))]
+(run / "episodes.csv").write_text("\\n".join(["step,length,return,seconds", *rows, ""]))
 time.sleep(1.0)
 """
 
@@ -61,12 +61,10 @@ def test_a_trial_below_the_median_is_pruned_and_one_that_fails_ends_the_search(t
     assert "is pruned" in process.stdout
     [file] = tmp_path.glob("tune/*/study.db")
     study = optuna.load_study(study_name="tune", storage=f"sqlite:///{file}")
-    finished = {
-        state: [trial for trial in study.trials if trial.state.name == state] for state in ("COMPLETE", "PRUNED")
-    }
-    values = [trial.params["x"] for trial in finished["COMPLETE"]]
-    assert [trial.value for trial in finished["COMPLETE"]] == pytest.approx(values)
-    assert all(trial.number >= 5 and trial.params["x"] < max(values) for trial in finished["PRUNED"])
+    complete, pruned = (study.get_trials(states=[state]) for state in (TrialState.COMPLETE, TrialState.PRUNED))
+    values = [trial.params["x"] for trial in complete]
+    assert [trial.value for trial in complete] == pytest.approx(values)
+    assert all(trial.number >= 5 and trial.params["x"] < max(values) for trial in pruned)
     failed = run(TUNE, script, "--runs-dir", tmp_path, "--space", "x=9")
     assert failed.returncode == 1
     assert "error: trial 0 ended with exit code 1: error: x is too large (all output is in" in failed.stderr
