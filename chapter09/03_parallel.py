@@ -8,7 +8,7 @@ Keeps   statistics: --replay-ratio samples per step, by default as in the baseli
         With one player, actions are chosen with weights that are 17 to 24 steps old; with N players, up to 24 N
 Paper   Horgan et al., Distributed prioritized experience replay, 2018, https://arxiv.org/abs/1803.00933
 Run     ./03_parallel.py --cuda --players 2
-Read    lib/actors/players.py, then lib/actors/player.py and lib/actors/fleet.py
+Read    lib/actors/players.py, then lib/actors/fleet.py
 """
 
 import sys

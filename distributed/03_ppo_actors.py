@@ -21,8 +21,7 @@ from lib.hyperparameters import PPO_FAST_HYPERPARAMS
 from lib.nets import encoders
 from lib.ppo.actor import ActorSettings
 from lib.ppo.fast import FastModel, FastSettings, FastTrainer
-from lib.ppo.learner import PPOLearner
-from lib.ppo.learners import join_learners
+from lib.ppo.learner import PPOLearner, join_learners
 from lib.ppo.segments import Segments
 from lib.run.setup import setup_ignite
 

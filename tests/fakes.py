@@ -22,9 +22,8 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from lib.actors.engines import InlineEngine
+from lib.actors.engines import InlineEngine, Lost, Played, Weights
 from lib.actors.fleet import Fleet
-from lib.actors.worker import Lost, Played, Weights
 from lib.envs import vector_env
 
 ZOOM = 12  # turns Catch's 7 x 7 grid into an image of 84 x 84 pixels
@@ -384,8 +383,8 @@ class Count(Played):
     """Segment of a Counter."""
 
     number: int  # of the actor
-    life: int  # restarts of the actor
-    nth: int  # of its segments
+    began: int  # number of segments before its newest episodes
+    nth: int  # of the actor's segments
     weight: int  # value of the weights that the actor has copied
     pid: int
 
@@ -395,7 +394,8 @@ class Counter:
 
     def __init__(self, number, state=None, before=lambda actor: None):
         self.number = number
-        self.life, self.count = (0, 0) if state is None else state
+        self.count = 0 if state is None else state["steps_done"] // 10
+        self.began = self.count if state is None else state.get("began", self.count)
         self.before = before
 
     def set_model(self, model):
@@ -404,13 +404,18 @@ class Counter:
     def get_trajectory_segment(self):
         self.before(self)
         self.count += 1
-        played = Played(self.version, 10, 0.1, {"environment": 0.08}, restart=(self.life + 1, self.count))
+        played = Played(self.version, 10, 10 * self.count, 0.1, {"environment": 0.08})
         return Count(
-            **vars(played), number=self.number, life=self.life, nth=self.count, weight=int(self.weight), pid=os.getpid()
+            **vars(played),
+            number=self.number,
+            began=self.began,
+            nth=self.count,
+            weight=int(self.weight),
+            pid=os.getpid(),
         )
 
     def state_dict(self):
-        return self.life, self.count
+        return {"steps_done": 10 * self.count, "began": self.began}
 
     def __str__(self):
         return f"at {self.count}"
@@ -431,7 +436,7 @@ def play_and_hang(connection, engine):
     pids = set()
     while len(pids) < 2 or fleet.idle():
         for index in fleet.idle():
-            fleet.order(index, Weights(1, {"a": torch.ones(())}))
+            fleet.order(index, Weights(1, {"a": torch.ones(())}, {}))
         pids |= {segment.pid for _, segment in fleet.take()}
     connection.send(pids)
     time.sleep(600)

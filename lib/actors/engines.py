@@ -1,9 +1,115 @@
-"""Engines: where actors run. An engine only starts, sends, receives and ends; see fleet.py for everything else."""
+"""What actors answer, and engines: where they run.
 
+An engine only starts, sends, receives and ends; see fleet.py for everything else. Its actors are Workers.
+"""
+
+import dataclasses
+import pickle
+import socket
+import traceback
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
-from lib.actors.worker import Worker
+import cloudpickle
+import torch
+
+from lib.errors import Fault, UsageError
+from lib.experience.interface import State
+from lib.system.memory import shortage
+
+
+class Weights(NamedTuple):
+    """Weights of a model.
+
+    Attributes:
+        version: number that increases with every change of the weights.
+        tensors: tensors by name, on the CPU.
+        numbers: what an actor needs besides, such as epsilon.
+    """
+
+    version: int
+    tensors: dict[str, torch.Tensor]
+    numbers: dict[str, float]
+
+
+@dataclasses.dataclass
+class Played:
+    """A segment that an actor has played. Its subclasses hold the steps.
+
+    Attributes:
+        version: version of the weights that it was played with.
+        steps: agent steps.
+        steps_done: agent steps of the actor up to the end of the segment.
+        seconds: time that it took.
+        parts: seconds of it by activity, such as stepping the environment.
+    """
+
+    version: int
+    steps: int
+    steps_done: int
+    seconds: float
+    parts: dict[str, float]
+
+
+class Actor(Protocol):
+    """Interface of an actor, which plays trajectory segments.
+
+    In error messages, str(actor) tells when the error occurred, such as "after 300 steps of its own".
+    """
+
+    def set_model(self, model: Weights) -> None:
+        """Copy these weights and act with them from now on."""
+
+    def get_trajectory_segment(self) -> Played:
+        """Return the next segment. It is never modified afterwards."""
+
+    def state_dict(self) -> State:
+        """Return the state. An actor that starts from it continues bit for bit.
+
+        One that starts from {"steps_done": Played.steps_done} replaces a lost actor, and starts other episodes.
+        """
+
+
+Make = Callable[[int, State | None], Actor]  # function (index, state); state None starts a new run
+
+
+class Lost(Exception):
+    """Sent in place of an answer if the actor's process has died. It says how, such as "was killed by SIGKILL"."""
+
+
+class Worker:
+    """An actor, and the methods that its learner may call by `answer`."""
+
+    def __init__(self) -> None:
+        self._actor: Any = None
+
+    def answer(self, method: str, *arguments: object) -> object:
+        """Call a method and return its result, or the error that ends the run."""
+        try:
+            return getattr(self, method)(*arguments)
+        except UsageError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - reported to the learner
+            when = "while it was made" if self._actor is None else str(self._actor)
+            text = f" {error}" if isinstance(error, Fault) else f"\n{shortage(error) or traceback.format_exc()}"
+            return Fault(f"failed {when}:{text}", getattr(error, "exit_code", Fault.exit_code))
+
+    def hello(self) -> tuple[str, str]:
+        """Return the machine's name, and the version of torch."""
+        return socket.gethostname(), torch.__version__
+
+    def start(self, make: bytes) -> None:
+        """Make the actor with a function pickled by cloudpickle. Unpickling it may raise an error."""
+        self._actor = cloudpickle.loads(make)()
+
+    def play(self, weights: bytes) -> object:
+        """Return the next segment, played with these pickled weights."""
+        self._actor.set_model(pickle.loads(weights))
+        return self._actor.get_trajectory_segment()
+
+    def state(self) -> object:
+        return self._actor.state_dict()
 
 
 class Engine(Protocol):
@@ -12,9 +118,9 @@ class Engine(Protocol):
     def start(self, index: int) -> None:
         """Start the Worker of an actor, or one in place of a lost one."""
 
-    def share(self, packed: bytes) -> object:
-        """Return packed weights in the form in which `send` takes them, once for all actors."""
-        return packed
+    def share(self, weights: bytes) -> object:
+        """Return pickled weights in the form in which `send` takes them, once for all actors."""
+        return weights
 
     def send(self, index: int, method: str, *arguments: object) -> None:
         """Call a method of an actor's Worker. If the actor is lost, `receive` says so later. This never waits."""

@@ -20,9 +20,8 @@ from typing import Any, Generic, TypeVar
 import cloudpickle
 import torch
 
-from lib.actors.engines import Engine, InlineEngine
+from lib.actors.engines import Engine, InlineEngine, Lost, Make, Played, Weights
 from lib.actors.process import ProcessEngine
-from lib.actors.worker import Lost, Make, Played, Weights
 from lib.errors import Fault, UsageError
 from lib.experience.interface import State, Stopped
 
@@ -36,7 +35,7 @@ class Record:
     """What the learner knows about one actor.
 
     Attributes:
-        restart: state from which it starts: that of a checkpoint, the last segment's `restart`, or None.
+        restart: state from which it starts: that of a checkpoint, the steps of the last segment, or None.
         asked: methods of its Worker that were called and not answered yet, oldest first.
         node: machine on which it runs; None until it has started.
         waited: seconds since its last answer, while a call is pending.
@@ -166,7 +165,8 @@ class Fleet(Generic[Segment]):
     def order(self, index: int, weights: Weights) -> None:
         """Order a segment from a ready actor, to be played with these weights. Its orders are played in turn."""
         if self._weights is None or self._version != weights.version:
-            self._version, self._weights = weights.version, self._engine.share(weights.packed())
+            packed = pickle.dumps(weights, pickle.HIGHEST_PROTOCOL)
+            self._version, self._weights = weights.version, self._engine.share(packed)
         self._ask(index, "play", self._weights)
 
     def take(self, most: int | None = None) -> list[tuple[int, Segment]]:
@@ -261,7 +261,7 @@ class Fleet(Generic[Segment]):
         if isinstance(answer, Fault):
             raise Fault(f"{name} {answer}", answer.exit_code)
         if isinstance(answer, Lost):
-            self._lose(index, answer.reason)
+            self._lose(index, str(answer))
             return
         method = record.asked.popleft()
         if method == "hello":
@@ -275,8 +275,7 @@ class Fleet(Generic[Segment]):
         elif method == "state":
             self._states[index] = answer
         elif method == "play":
-            record.failures = 0
-            record.restart, record.last_seconds = answer.restart, answer.seconds
+            record.restart, record.last_seconds, record.failures = {"steps_done": answer.steps_done}, answer.seconds, 0
             record.segments += 1
             record.steps += answer.steps
             record.seconds += answer.seconds

@@ -12,7 +12,9 @@ repeated, stopped and resumed bit for bit. If a player is lost, cycles go on wit
 """
 
 import copy
+import dataclasses
 import math
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,8 +26,8 @@ import numpy as np
 import torch
 from ptan.experience import ExperienceFirstLast
 
+from lib.actors.engines import Played, Weights
 from lib.actors.fleet import Fleet
-from lib.actors.player import Block, Player, weights_of
 from lib.errors import counted
 from lib.experience.interface import Episode, ExperienceSource, State, Stopped, pack_episodes, unpack_episodes
 from lib.experience.source import ExperienceSourceFirstLast
@@ -33,9 +35,81 @@ from lib.experience.stream import Step
 from lib.experience.transitions import Transitions, pack, unpack
 from lib.system.clock import since_process_start
 from lib.system.machine import cores
+from lib.system.seeds import hashed_seed, seed_everything, undisturbed
 
-# A block that has arrived: its transitions, and the episodes that ended, by the index of their last transition.
-Steps = tuple[list[ExperienceFirstLast], dict[int, Episode]]
+# A transition, and the episode that it ends.
+Transition = tuple[ExperienceFirstLast, Episode | None]
+
+
+@dataclasses.dataclass
+class Block(Played):
+    """Segment of a player.
+
+    Attributes:
+        step: the arrays of the steps, each (rounds, num_envs, ...).
+        episodes: episodes that ended, by the index of their last transition.
+        began: (num_envs, ...) states before the first block of a new player; None in later blocks.
+    """
+
+    step: Step
+    episodes: dict[int, Episode]
+    began: np.ndarray | None
+
+
+class Player:
+    """Actor that plays blocks in the environments of an experience source; see actors.engines.Actor.
+
+    Args:
+        source: the source, which must be unused.
+        rounds: steps of each environment in a block.
+        index: index of the player.
+        state: see Actor.state_dict; None for a new run.
+    """
+
+    def __init__(self, source: ExperienceSourceFirstLast, rounds: int, index: int, state: State | None):
+        self._index, self._source, self._rounds, self._version = index, source, rounds, -1
+        if state is not None and "source" in state:
+            source.load_state_dict(state["source"])
+        elif state is not None:
+            source.steps_done = state["steps_done"]
+        source.begin()
+        self._began: np.ndarray | None = source.states.copy()
+        self._steps = source.steps()
+
+    def set_model(self, model: Weights) -> None:
+        """Act with these weights, and with these values of the action selector."""
+        self._source.agent.model.load_state_dict(model.tensors)
+        vars(self._source.agent.action_selector).update(model.numbers)
+        self._version = model.version
+
+    def get_trajectory_segment(self) -> Block:
+        start, source, num_envs = time.perf_counter(), self._source, len(self._source.pool)
+        before, began, self._began = source.steps_done, self._began, None
+        with undisturbed():
+            seed_everything(block_seed(source.seed, self._index, before // (self._rounds * num_envs)))
+            columns = zip(*islice(self._steps, self._rounds), strict=True)
+            step = Step(*(np.stack(column) for column in columns))
+        return Block(
+            version=self._version,
+            steps=step.rewards.size,
+            steps_done=source.steps_done,
+            step=step,
+            episodes={each.step - before - num_envs + each.env: each for each in source.pop_episodes()},
+            began=began,
+            seconds=time.perf_counter() - start,
+            parts=source.clock.pop(),
+        )
+
+    def state_dict(self) -> State:
+        return {"source": self._source.state_dict()}
+
+    def __str__(self) -> str:
+        return f"after {self._source.steps_done} steps of its own"
+
+
+def block_seed(seed: int, player: int, block: int) -> int:
+    """Return the seed of the random numbers that a player draws in a block."""
+    return hashed_seed(seed, player, block, 1)
 
 
 class Players(ExperienceSource):
@@ -85,7 +159,8 @@ class Players(ExperienceSource):
             engine, names, patience=patience, address=address, stop_asked=lambda: self.stop_asked()
         )
         self._transitions: list[Transitions | None] = [None] * players  # what makes them of blocks
-        self._blocks: list[deque[Steps]] = [deque() for _ in range(players)]  # the cycle's block is the first
+        # Blocks that have arrived, of each player; the cycle's is the first.
+        self._blocks: list[deque[list[Transition]]] = [deque() for _ in range(players)]
         self._steps_at = {0: 0}  # value of steps_done at the start of a cycle, by its number
         self._cycle = 0
         self._place = 0  # number of the cycle's transitions that the learner has taken
@@ -117,9 +192,8 @@ class Players(ExperienceSource):
         while True:
             if not self._place:  # a resumed cycle has its blocks
                 self._gather()
-            played = [blocks[0] for blocks in self._blocks if blocks]
-            steps = [(each, ended.get(place)) for block, ended in played for place, each in enumerate(block)]
-            for transition, episode in steps[self._place :]:
+            played = [each for blocks in self._blocks if blocks for each in blocks[0]]
+            for transition, episode in played[self._place :]:
                 self._place += 1
                 self.steps_done += 1
                 if episode is not None:
@@ -139,7 +213,12 @@ class Players(ExperienceSource):
         """
         known = {cycle: steps for cycle, steps in self._steps_at.items() if cycle >= self._cycle - self.AHEAD}
         self._steps_at = known | {self._cycle: self.steps_done}
-        weights = weights_of(self.agent, self._cycle)
+        tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.agent.model.state_dict().items()}
+        # The numbers of the action selector are settings such as epsilon.
+        numbers = {
+            name: each for name, each in vars(self.agent.action_selector).items() if isinstance(each, int | float)
+        }
+        weights = Weights(self._cycle, tensors, numbers)
         players = list(zip(self.fleet.records, self._blocks, strict=True))
         while True:
             for index, (record, blocks) in enumerate(players):
@@ -158,7 +237,7 @@ class Players(ExperienceSource):
             transitions = self._transitions[index]
             assert transitions is not None
             played = [each for step in map(Step, *block.step) for each in transitions.add(step)]
-            self._blocks[index].append((played, block.episodes))
+            self._blocks[index].append([(each, block.episodes.get(place)) for place, each in enumerate(played)])
 
     def metrics(self) -> dict[str, float]:
         """Return policy_lag, player_fps and learner_fps since the last call.
@@ -201,22 +280,21 @@ class Players(ExperienceSource):
         self._blocks = [_unpack(packed) for packed in state["blocks"]]
 
 
-def _pack(blocks: deque[Steps]) -> State:
+def _pack(blocks: deque[list[Transition]]) -> State:
+    transitions = [each for block in blocks for each in block]
+    ended = {place: episode for place, (_, episode) in enumerate(transitions) if episode is not None}
     return {
-        "transitions": pack(transition for block, _ in blocks for transition in block),
-        "lengths": [len(block) for block, _ in blocks],
-        "places": [list(ended) for _, ended in blocks],
-        "episodes": [pack_episodes(list(ended.values())) for _, ended in blocks],
+        "transitions": pack(transition for transition, _ in transitions),
+        "lengths": [len(block) for block in blocks],
+        "places": list(ended),
+        "episodes": pack_episodes(list(ended.values())),
     }
 
 
-def _unpack(packed: State) -> deque[Steps]:
-    transitions = iter(unpack(packed["transitions"]))
-    columns = (packed[name] for name in ("lengths", "places", "episodes"))
-    return deque(
-        (list(islice(transitions, length)), dict(zip(places, unpack_episodes(episodes), strict=True)))
-        for length, places, episodes in zip(*columns, strict=True)
-    )
+def _unpack(packed: State) -> deque[list[Transition]]:
+    ended = dict(zip(packed["places"], unpack_episodes(packed["episodes"]), strict=True))
+    transitions = ((each, ended.get(place)) for place, each in enumerate(unpack(packed["transitions"])))
+    return deque(list(islice(transitions, length)) for length in packed["lengths"])
 
 
 def _parts(source: ExperienceSourceFirstLast, players: int) -> list[ExperienceSourceFirstLast]:

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from lib.actors.engines import Engine
-from lib.actors.worker import Lost, Worker
+from lib.actors.engines import Engine, Lost, Worker
 from lib.envs import checked_env
 from lib.system.log import start_console
 from lib.system.processes import context, describe_exit, end_with_learner, kill_child, signals_blocked, start_server
@@ -25,17 +24,14 @@ ENDING = 1.0  # seconds in which all actors may end by themselves when they are 
 
 
 class Child(NamedTuple):
-    """An actor's process.
+    """An actor's process, the learner's end of its pipe, and messages for it, of which None is the last one.
 
-    Attributes:
-        process: the process, which `processes.context` has made.
-        pipe: the learner's end of the pipe. Closing it tells the process to end.
-        outbox: pickled messages for the process; None is the last one.
+    Closing the pipe tells the process to end.
     """
 
     process: BaseProcess
     pipe: Pipe
-    outbox: "SimpleQueue[bytes | None]"
+    outbox: "SimpleQueue[tuple[object, ...] | None]"
 
 
 class ProcessEngine(Engine):
@@ -57,13 +53,14 @@ class ProcessEngine(Engine):
         Thread(target=_send_all, args=(child,), daemon=True).start()
 
     def send(self, index: int, method: str, *arguments: object) -> None:
-        self._children[index].outbox.put(pickle.dumps((method, *arguments), pickle.HIGHEST_PROTOCOL))
+        self._children[index].outbox.put((method, *arguments))
 
     def receive(self, timeout: float) -> list[tuple[int, object]]:
-        alive = {index: child for index, child in self._children.items() if not child.pipe.closed}
-        ends: list[Pipe | int] = [child.pipe for child in alive.values()]
-        ready = connection.wait([*ends, *(child.process.sentinel for child in alive.values())], timeout)
-        heard = [index for index, child in alive.items() if child.pipe in ready or child.process.sentinel in ready]
+        owners: dict[Pipe | int, int] = {}
+        for index, child in self._children.items():
+            if not child.pipe.closed:
+                owners |= {child.pipe: index, child.process.sentinel: index}
+        heard = {owners[end] for end in connection.wait(list(owners), timeout)}  # type: ignore[index]
         return [(index, self._answer(index)) for index in sorted(heard)]
 
     def _answer(self, index: int) -> object:
@@ -89,7 +86,6 @@ class ProcessEngine(Engine):
         atexit.unregister(self.close)
         try:
             for child in self._children.values():
-                child.outbox.put(None)
                 child.pipe.close()
             deadline = time.monotonic() + ENDING
             for child in self._children.values():
@@ -104,7 +100,7 @@ class ProcessEngine(Engine):
 def _send_all(child: Child) -> None:
     with suppress(OSError, TypeError):  # the process is gone, which `receive` reports, or the pipe was closed
         while (message := child.outbox.get()) is not None:
-            child.pipe.send_bytes(message)
+            child.pipe.send(message)
 
 
 def act(pipe: Pipe) -> None:
@@ -115,5 +111,5 @@ def act(pipe: Pipe) -> None:
     torch.set_num_threads(1)  # other actors and the learner need the other cores
     worker = Worker()
     with suppress(EOFError, OSError), checked_env.closing():  # the learner has closed the pipe, or has ended
-        while True:
-            pipe.send(worker.answer(*pipe.recv()))
+        while True:  # `pipe.send` would put tensors into shared memory
+            pipe.send_bytes(pickle.dumps(worker.answer(*pipe.recv()), pickle.HIGHEST_PROTOCOL))

@@ -13,8 +13,7 @@ import signal
 from types import ModuleType
 from typing import Any
 
-from lib.actors.engines import Engine
-from lib.actors.worker import Lost, Worker
+from lib.actors.engines import Engine, Lost, Worker
 from lib.errors import Fault, UsageError
 from lib.system.files import PROJECT
 from lib.system.log import install_command, silent_stderr
@@ -59,8 +58,8 @@ class RayEngine(Engine):
     def start(self, index: int) -> None:
         self._actors[index] = self._remote.remote()
 
-    def share(self, packed: bytes) -> object:
-        return self._ray.put(packed)
+    def share(self, weights: bytes) -> object:
+        return self._ray.put(weights)
 
     def send(self, index: int, method: str, *arguments: object) -> None:
         self._asked[self._actors[index].answer.remote(method, *arguments)] = index

@@ -65,12 +65,9 @@ class ExperienceSourceFirstLast(ExperienceStream):
         total = self._counted[env].get_wrapper_attr("episode_returns")
         return float(total), int(self._snapshot.steps_since_reset[env])
 
-    def skip_episodes(self, numbers: np.ndarray) -> None:
-        """Begin after this many episodes of each environment, (num_envs,). Call this before the first step."""
-        self._snapshot.restart(numbers)
-
     def _next_resets(self, which: np.ndarray) -> int | np.ndarray:
-        return 0 if self.last_resets is None else self.last_resets[which] + 1
+        # A source in place of a lost one starts with its steps. A step ends at most one episode, so this number is new.
+        return self.steps_done // len(self.pool) if self.last_resets is None else self.last_resets[which] + 1
 
     def _reset_seeds(self, episode: int) -> list[int]:
         """Return the seeds of this episode of each environment; here, resets are numbered by episodes."""

@@ -6,10 +6,9 @@ from argparse import Namespace
 from functools import cached_property
 from typing import Self
 
-import numpy as np
 import torch
 
-from lib.actors.worker import Played, Weights
+from lib.actors.engines import Played, Weights
 from lib.envs import vector_env
 from lib.envs.masks import stacks_frames
 from lib.envs.vector_env import DiscreteVectorEnv
@@ -124,24 +123,22 @@ class Segment(Played):
     """T steps of N environments.
 
     Attributes:
-        arrays: fields of Rollout as arrays (T, N, ...). Stacks of C frames are sent as "frames", (T + C - 1, N, ...),
-            instead of "states": the C - 1 older ones of the first stack, then the newest one of each state.
+        columns: fields of Rollout, (T, N, ...). Stacks of C frames are sent as "frames", (T + C - 1, N, ...), instead
+            of "states": the C - 1 older ones of the first stack, then the newest one of each state.
         episodes: episodes that ended in the segment. Episode.step counts the steps of this actor only.
-        first: agent steps of the actor before the segment.
     """
 
-    arrays: dict[str, np.ndarray]
+    columns: dict[str, torch.Tensor]
     episodes: list[Episode]
-    first: int
 
 
 class PPOActor:
-    """Actor that plays segments; see actors.worker.Actor.
+    """Actor that plays segments; see actors.engines.Actor.
 
     Args:
         acting: settings of the actors.
         index: index of the actor.
-        state: what `state_dict` or Segment.restart returned, or None for a new run.
+        state: see Actor.state_dict; None for a new run.
     """
 
     def __init__(self, acting: ActorSettings, index: int, state: State | None = None):
@@ -167,21 +164,20 @@ class PPOActor:
         self._version = model.version
 
     def get_trajectory_segment(self) -> Segment:
-        start, first, rollout = time.perf_counter(), self._sampler.steps_done, self._rollout
+        start, rollout = time.perf_counter(), self._rollout
         self._sampler.sample(rollout)
-        arrays = {field.name: getattr(rollout, field.name).numpy() for field in dataclasses.fields(rollout)}
+        columns = dict(vars(rollout))
         if self._stacked:
-            states = arrays.pop("states")
-            arrays["frames"] = np.concatenate([np.moveaxis(states[0, ..., :-1], -1, 0), states[..., -1]])
+            states = columns.pop("states")
+            columns["frames"] = torch.cat([states[0, ..., :-1].movedim(-1, 0), states[..., -1]])
         return Segment(
             version=self._version,
-            steps=self._sampler.steps_done - first,
+            steps=len(rollout),
+            steps_done=self._sampler.steps_done,
+            columns={name: column.clone() for name, column in columns.items()},
+            episodes=self._sampler.pop_episodes(),
             seconds=time.perf_counter() - start,
             parts=self._sampler.clock.pop(),
-            restart={"steps_done": self._sampler.steps_done},
-            arrays={name: array if name == "frames" else array.copy() for name, array in arrays.items()},
-            episodes=self._sampler.pop_episodes(),
-            first=first,
         )
 
     def state_dict(self) -> State:
@@ -191,7 +187,7 @@ class PPOActor:
         return f"after {self._sampler.steps_done} steps of its own"
 
 
-def unstack(frames: np.ndarray, ended: np.ndarray) -> np.ndarray:
+def unstack(frames: torch.Tensor, ended: torch.Tensor) -> torch.Tensor:
     """Return the states, (T, N, height, width, C), of a segment whose frames were sent once.
 
     At the start of an episode, the first frame fills the whole stack.
@@ -202,10 +198,8 @@ def unstack(frames: np.ndarray, ended: np.ndarray) -> np.ndarray:
     """
     steps = len(ended)
     size = len(frames) - steps + 1
-    states = np.empty((*ended.shape, *frames.shape[2:], size), frames.dtype)
-    for place in range(size):
-        states[..., place] = frames[place : place + steps]
-    for end, env in np.argwhere(ended[:-1]):
+    states = frames.unfold(0, size, 1).contiguous()
+    for end, env in ended[:-1].nonzero().tolist():
         step = end + 1  # the first state of a new episode
         for later in range(step, min(step + size - 1, steps)):
             states[later, env, ..., : size - 1 - (later - step)] = frames[step + size - 1, env, ..., None]

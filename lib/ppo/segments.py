@@ -154,7 +154,8 @@ class Segments(ExperienceSource):
         for index, segment in segments:
             first_env = self.acting.env_indices(index).start
             for episode in segment.episodes:
-                ended.append(((episode.step - segment.first) // num_envs, first_env + episode.env, episode))
+                number = (episode.step - segment.steps_done + segment.steps) // num_envs
+                ended.append((number, first_env + episode.env, episode))
         ended = [each for rank in range(learners) for each in self._group.share(ended, rank)]
         # Within a step, episodes are in the order of the environments.
         for number, _, episode in sorted(ended, key=lambda each: each[:2]):

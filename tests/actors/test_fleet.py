@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import fakes
+from lib.actors.engines import Played, Weights, Worker
 from lib.actors.fleet import Fleet
-from lib.actors.worker import Played, Weights, Worker
 from lib.envs.checked_env import CheckedEnv
 from lib.errors import Fault, UsageError
 from lib.experience.interface import Stopped
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("ray_workers_find_the_fakes")
 
 
 def weights_of(version):
-    return Weights(version, {"a": torch.tensor(version, dtype=torch.bfloat16)})
+    return Weights(version, {"a": torch.tensor(version, dtype=torch.bfloat16)}, {})
 
 
 def new_fleet(engine, number=2, before=lambda actor: None, states=None, **options):
@@ -93,7 +93,9 @@ def test_a_fleet_does_what_its_model_does_whatever_happens_to_its_actors(engine,
         result = fleet.states()
         take()
         for model, state in zip(models, result, strict=True):
-            assert state == (model.life, model.count) or (state, model.count) == (None, 0)
+            state = state or {"steps_done": 0, "began": 0}
+            assert state["steps_done"] == 10 * model.count
+            assert state.get("began", model.count) == model.began
         return result
 
     harms = () if engine == "inline" else ("kill", "stop")
@@ -122,8 +124,8 @@ def test_a_fleet_does_what_its_model_does_whatever_happens_to_its_actors(engine,
     assert sum(model.count for model in models) > 5
     assert fleet.lost > 1 or engine == "inline"
     with fleet_of(engine, 3, states=last) as resumed:
-        found = [(segment.life, segment.nth) for segment in gather(resumed)]
-        assert found == [(life, count + 1) for life, count in last]
+        found = [(segment.began, segment.nth) for segment in gather(resumed)]
+        assert found == [(state["began"], state["steps_done"] // 10 + 1) for state in last]
 
 
 def test_an_actor_that_raises_is_one_fault_with_its_name_and_traceback(engine):
@@ -172,7 +174,7 @@ def test_an_actor_that_dies_is_lost_although_a_process_that_it_forked_lives():
         until(fleet, lambda: fleet.lost == 1)
         assert helper.status() == psutil.STATUS_SLEEPING  # it still holds the pipe
         helper.kill()
-        assert gather(fleet)[0].life == 1
+        assert gather(fleet)[0].began == 1
 
 
 def test_losses_in_a_row_without_a_segment_end_the_run():
@@ -253,7 +255,7 @@ def test_a_stopping_learner_waits_ten_seconds_for_an_actor_that_hangs_and_saves_
         with pytest.raises(Stopped):
             until(fleet, lambda: False)
         assert "Actor 0 sent no segment for 10 seconds" in caplog.text
-    assert fleet.states() == [None, (0, 0)]
+    assert fleet.states() == [None, {"steps_done": 0, "began": 0}]
     assert 10.0 < engine.now - began <= 13.0
 
 

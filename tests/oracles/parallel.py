@@ -2,7 +2,7 @@
 
 import copy
 
-from lib.actors.player import block_seed
+from lib.actors.players import block_seed
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.system.seeds import seed_everything
 

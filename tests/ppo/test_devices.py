@@ -82,7 +82,6 @@ def test_an_update_mixes_no_devices(space, kind, settings):
     if kind is Model:
         trainer.update(rollout)
         return
-    arrays = {name: array.numpy() for name, array in vars(rollout).items()}
     learner = PPOLearner(trainer)
     for _ in range(2):  # the second time, the segment is older than the weights
-        learner.train([Segment(0, 1, 1.0, {}, {}, arrays, [], 0)])
+        learner.train([Segment(0, 1, 1, 1.0, {}, vars(rollout), [])])

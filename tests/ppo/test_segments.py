@@ -3,7 +3,6 @@
 import hashlib
 import pickle
 
-import numpy as np
 import pytest
 import torch
 
@@ -45,10 +44,10 @@ def played():
 def test_a_segment_stays_valid_while_the_next_one_is_played():
     actor = PPOActor(acting_of(env_name="CartPole-v1"), 1)
     first = actor.get_trajectory_segment()
-    kept = {name: array.copy() for name, array in first.arrays.items()}
+    kept = {name: column.clone() for name, column in first.columns.items()}
     second = actor.get_trajectory_segment()
-    assert all(np.array_equal(kept[name], first.arrays[name]) for name in kept)
-    assert not np.array_equal(first.arrays["states"], second.arrays["states"])
+    assert all(torch.equal(kept[name], first.columns[name]) for name in kept)
+    assert not torch.equal(first.columns["states"], second.columns["states"])
 
 
 def test_stacks_of_frames_that_are_sent_once_are_the_real_states():
@@ -57,7 +56,7 @@ def test_stacks_of_frames_that_are_sent_once_are_the_real_states():
     for _ in range(3):
         segment = actor.get_trajectory_segment()
         states, found = actor._rollout.states, join_segments([segment]).states  # the actor keeps its stacks
-        assert segment.arrays["ended"].any()
+        assert segment.columns["ended"].any()
         assert torch.equal(states, found)
         assert len(pickle.dumps(segment)) < 1.6 * 84 * 84 * segment.steps
 
@@ -150,11 +149,11 @@ def test_others_play_for_a_lost_actor_until_it_is_back_with_new_episodes(monkeyp
     segments = segments_of(monkeypatch, engine, env_name="CartPole-v1")
     batches = []
     for _, batch in zip(range(3), segments, strict=False):
-        batches.append([segment.first for segment in batch])
+        batches.append([segment.steps_done for segment in batch])
         assert segments.steps_done == len(batches) * 64
         assert segments.learner.train(batch)
-    # Steps of an actor before its segment: actor 1 played the first four, and actor 0 begins anew.
-    assert batches == [[0, 32], [64, 96], [0, 128]]
+    # Steps of an actor with its segment: actor 1 played the first four, and actor 0 begins anew.
+    assert batches == [[32, 64], [96, 128], [32, 160]]
     assert segments.metrics()["lost_episodes"] == 2
 
 

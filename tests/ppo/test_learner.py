@@ -15,7 +15,7 @@ from gymnasium import spaces
 from lib.errors import UsageError
 from lib.ppo.actor import ActorSettings
 from lib.ppo.fast import FastModel
-from lib.ppo.learners import join_learners
+from lib.ppo.learner import join_learners
 from lib.ppo.rollout import Rollout
 from lib.ppo.update import LearnerGroup
 from ppo_setup import random_rollout, trainer_of
@@ -43,10 +43,10 @@ MEMBER = """
 import os, sys
 import torch
 sys.path.append(sys.argv[1])
-import test_learners
+import test_learner
 os.environ |= {"RANK": sys.argv[2], "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[3]}
-group = test_learners.join_learners(torch.device("cpu"))
-torch.save(test_learners.updates(group), sys.argv[2] + ".pt")
+group = test_learner.join_learners(torch.device("cpu"))
+torch.save(test_learner.updates(group), sys.argv[2] + ".pt")
 """
 
 
