@@ -47,17 +47,14 @@ def test_the_books_dueling_and_noisy_network():
     assert dqn_extra.NoisyDQN((2, 36, 36), 4, True).value is not None  # the third argument is dueling
 
 
-@pytest.mark.parametrize(
-    ("layer", "noise", "sigma"),
-    [
+def test_the_books_noisy_layers():
+    for layer, noise, sigma in (
         (dqn_extra.NoisyLinear(400, 50), "factorised", 0.1 / 20),
         (dqn_extra.NoisyLinear(400, 50, 0.017), "independent", 0.017),  # as the second edition calls it
         (dqn_extra.NoisyFactorizedLinear(400, 50), "factorised", 0.4 / 20),
-    ],
-)
-def test_the_books_noisy_layers(layer, noise, sigma):
-    assert layer.noise == noise
-    assert torch.allclose(layer.weight_sigma, torch.tensor(sigma))
+    ):
+        assert layer.noise == noise
+        assert torch.allclose(layer.weight_sigma, torch.tensor(sigma))
 
 
 def test_transitions_are_drawn_in_proportion_to_priority_to_the_power_of_alpha_and_weighted_by_beta():

@@ -46,10 +46,9 @@ def test_greedy_play_that_is_below_training_is_reported_and_sampled_play_is_not_
 
 def test_a_game_that_allows_one_instance_is_evaluated_in_it(answer, refused, tmp_path):
     small = ("--env-id", "fakes:Alone-v0", *assignments("envs=1", "rollout=32", "minibatch=32", "max_steps=64"))
-    assert "evaluation cannot make an environment of its own" in refused(
-        PPO, *small, "--evaluate-every", 32, "--runs-dir", tmp_path
-    )
-    answer(PPO, *small, "--quiet", "--runs-dir", tmp_path)
+    start = (PPO, *small, "--quiet", "--runs-dir", tmp_path)
+    assert "evaluation cannot make an environment of its own" in refused(*start, "--evaluate-every", 32)
+    answer(*start)
     path = folder(tmp_path)
     assert result_of(path)["evaluation"]["episodes"] == 20
     assert "over 3 episodes" in answer(EVALUATE, path, *trusting(path), "--episodes", 3)

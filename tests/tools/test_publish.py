@@ -16,8 +16,6 @@ pytestmark = pytest.mark.slow
 
 PUBLISH, EVALUATE, EXPORT = (Path(f"tools/{name}.py") for name in ("publish", "evaluate", "export"))
 PPO = Path("distributed/01_ppo.py")
-VECTORS = ("--env-id", "fakes:Chain-v0")
-SMALL = {BASELINE: SMALL_DQN, PPO: SMALL_PPO}
 
 
 def first_weights(run, network="net"):
@@ -51,20 +49,21 @@ def test_a_model_holds_the_best_network_and_a_card(answer, refused, original_run
     assert contents(model) == before
 
 
-@pytest.mark.parametrize("script", [BASELINE, PPO], ids=str)
-def test_a_run_starts_with_the_weights_of_another(ends, tmp_path, script):
-    # The learning rate is too small to change a weight, so the first checkpoint has the first weights.
-    options = (*VECTORS, *SMALL[script], "--set", "learning_rate=1e-30", "--stop-after", 256, "--quiet")
-    assert ends(script, *options, "--runs-dir", tmp_path / "a", "--seed", 1)[0] == 0
-    first = folder(tmp_path / "a")
-    for name, seed, extra in (("b", 2, ()), ("c", 2, ("--init", first))):
-        assert ends(script, *options, "--runs-dir", tmp_path / name, "--seed", seed, *extra)[0] == 0
-    networks = {name: first_weights(folder(tmp_path / name)) for name in "abc"}
-    assert equal(networks["c"], networks["a"])
-    assert not equal(networks["b"], networks["a"])
+@pytest.mark.parametrize(("script", "small"), [(BASELINE, SMALL_DQN), (PPO, SMALL_PPO)])
+def test_a_run_starts_with_the_weights_of_another(answer, tmp_path, script, small):
+    def start(name, seed, *options):
+        # The learning rate is too small to change a weight, so the first checkpoint has the first weights.
+        options += (*small, "--set", "learning_rate=1e-30", "--stop-after", 256, "--quiet", "--seed", seed)
+        answer(script, "--env-id", "fakes:Chain-v0", *options, "--runs-dir", tmp_path / name)
+        return folder(tmp_path / name)
+
+    first = start("first", 1)
+    other, begun = start("other", 2), start("begun", 2, "--init", first)
+    assert equal(first_weights(begun), first_weights(first))
+    assert not equal(first_weights(other), first_weights(first))
     if script == BASELINE:
-        assert equal(first_weights(folder(tmp_path / "c"), "target"), networks["a"])
-    assert "-init" in folder(tmp_path / "c").name
+        assert equal(first_weights(begun, "target"), first_weights(first))
+    assert "-init" in begun.name
 
 
 def test_the_exported_policy_plays_the_run_s_actions_and_replaces_no_other(answer, refused, trained_run):
