@@ -1,5 +1,7 @@
 """Figures of return distributions."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import torch
 
@@ -33,13 +35,13 @@ def test_each_state_is_shown_beside_the_distributions_of_its_actions():
     assert np.array_equal(figure.axes[1 + 4].images[0].get_array(), states[1:])
 
 
-def test_probability_at_an_end_of_the_support_is_warned_about_once(caplog):
+def test_probability_at_an_end_of_the_support_is_warned_about_once(monkeypatch, caplog):
     """CartPole's returns, for example, are larger than the paper's support."""
     for best in (2, 4):
         net = dqn_model.DQN((3,), 4, support=SUPPORT)
         log_probs = torch.full((1, 4, 5), -9.0)
         log_probs[..., best] = 0.0
-        net.predict = lambda states, log_probs=log_probs: log_probs.log_softmax(dim=-1)  # type: ignore[method-assign]
+        monkeypatch.setattr(net, "predict", Mock(return_value=log_probs.log_softmax(dim=-1)))
         figures = figures_of(net, np.zeros((1, 3), np.float32))
         assert caplog.text == ""
         figures()
