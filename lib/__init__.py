@@ -1,7 +1,6 @@
-"""Code that the numbered scripts share, one role per module (see docs/design.md).
+"""Code that the scripts share, imported before other packages, so that a missing environment is reported in one line.
 
-Scripts import it before other packages. A missing environment then prints one line instead of a traceback. This file
-runs in any Python 3, also without packages.
+This file runs in any Python 3, also without packages.
 """
 
 import os

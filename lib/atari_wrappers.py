@@ -32,13 +32,10 @@ def wrap_dqn(
 
 
 def make_atari(env_id: str, skip_noop: bool = False, skip_maxskip: bool = False) -> gym.Env:
-    """Make an Atari game that skips frames, for `wrap_deepmind`.
+    """Make an Atari game that skips frames, for `wrap_deepmind`, from an id such as "PongNoFrameskip-v4".
 
-    Args:
-        env_id: id of a game with frame skip 1, such as "PongNoFrameskip-v4".
-        skip_noop: start episodes without no-op actions.
-        skip_maxskip: ignored. Every observation is the maximum of the last two frames, because some games draw their
-            objects on every second frame.
+    With `skip_noop`, episodes start without no-op actions. `skip_maxskip` is ignored: every observation is the maximum
+    of the last two frames, because some games draw their objects on every second frame.
     """
     env = gym.make(env_id)
     _require_every_frame(env)

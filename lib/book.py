@@ -1,24 +1,26 @@
-"""The third edition's hyperparameters, command line and search, for the book's own scripts.
-
-This project's scripts are tuned by tools/tune.py.
-"""
+"""For the book's own scripts: plain PTAN sources, and the third edition's hyperparameters, command line and search."""
 
 import argparse
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn, Protocol, SupportsFloat
 
+import gymnasium as gym
 import torch
+from gymnasium.wrappers import TransformReward
 from ignite.engine import Engine
 
 from lib import cli
+from lib.envs.atari import frame_skip
 from lib.errors import UsageError
+from lib.experience.interface import Episode, ExperienceSource
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, as_hyperparameters
 from lib.run.arguments import usable_device
-from lib.run.events import EpisodeEvents
+from lib.run.episodes import EpisodeEvents
+from lib.system.clock import since_process_start
 from lib.system.log import install_command
 from lib.system.seeds import seed_everything
 
@@ -26,17 +28,59 @@ SEED = 123
 UNSOLVED = 10**6  # episodes of a trial that has not solved the game
 
 
-@dataclasses.dataclass(kw_only=True)
-class Hyperparams(Hyperparameters):
-    """Hyperparameters of the third edition's scripts.
+class RewardsSource(Protocol):
+    """The part of PTAN's experience sources, and of the book's batch generators, that a run uses."""
 
-    Attributes:
-        tuner_mode: this run is a trial of a search, and stops early if it learns too little or too slowly.
-        episodes_to_solve: episodes in which the best known hyperparameters solve the game. A trial may take 10 % more.
+    def pop_rewards_steps(self) -> list[tuple[float, int]]:
+        """Return the (return, length) of each episode that ended since the last call."""
+
+
+class PtanSource(ExperienceSource):
+    """Adapter for a plain PTAN source, which provides only the returns and lengths of its episodes.
+
+    Agent steps are counted in the environments of the source's pool. If it has no pool of gymnasium environments, an
+    iteration of the engine counts as one agent step. The source cannot be saved in a checkpoint.
     """
 
-    tuner_mode: bool = False
-    episodes_to_solve: int = 500
+    PARTS = ()
+
+    def __init__(self, source: RewardsSource, engine: Engine):
+        super().__init__()
+        self.source, self.engine, self._steps = source, engine, 0
+        pool: Sequence[gym.Env] = getattr(source, "pool", ())  # a batch generator of the book has none
+        self._counts = bool(pool) and all(isinstance(env, gym.Env) for env in pool)
+        if self._counts:
+            source.pool = [TransformReward(env, self._count) for env in pool]  # type: ignore[attr-defined]
+            self.frame_skip = frame_skip(pool[0])
+
+    def _count(self, reward: SupportsFloat) -> SupportsFloat:
+        """Count a step, which gives a reward, and return the reward as it is."""
+        self._steps += 1
+        self.on_step(1)
+        return reward
+
+    @property
+    def steps_done(self) -> int:  # type: ignore[override] # read only here, an attribute in other sources
+        return self._steps if self._counts else self.engine.state.iteration
+
+    def pop_episodes(self) -> list[Episode]:
+        """Return the episodes that ended since the last call, as if they had ended now."""
+        ended = self.source.pop_rewards_steps()
+        return [Episode(float(total), int(length), self.steps_done, since_process_start()) for total, length in ended]
+
+    def state_dict(self) -> NoReturn:
+        raise NotImplementedError(
+            "a plain PTAN source cannot be saved in a checkpoint; use lib.experience.source.ExperienceSourceFirstLast, "
+            "or call setup_ignite without save"
+        )
+
+
+@dataclasses.dataclass(kw_only=True)
+class Hyperparams(Hyperparameters):
+    """Hyperparameters of the third edition's scripts."""
+
+    tuner_mode: bool = False  # whether this run is a trial of a search; see stop_hopeless_trial
+    episodes_to_solve: int = 500  # with the best known hyperparameters. A trial may take 10 % more.
 
 
 def argparser() -> argparse.ArgumentParser:
@@ -45,8 +89,7 @@ def argparser() -> argparse.ArgumentParser:
     parser.add_argument("--dev", default="cpu", help="device of the networks (default: cpu)")
     parser.add_argument("--params", choices=("common", "best"), default="best", help="hyperparameters (default: best)")
     parser.add_argument("--tune", type=int, metavar="N", help="search for hyperparameters with N trials")
-    # The book's 03_dqn_double.py reads it, and does not add it.
-    parser.add_argument("--double", action="store_true", help="double Q-learning, in a script that has it")
+    parser.add_argument("--double", action="store_true", help="double Q-learning, for the book's 03_dqn_double.py")
     return parser
 
 
@@ -60,11 +103,9 @@ def train_or_tune(
     """Seed all random generators with SEED, then train once, or search with --tune.
 
     Args:
-        args: values of `argparser`.
         train_func: function (params, device, extra) that trains and returns the number of episodes in which the game
             was solved, or None. `extra` is extra_params, or a trial's sample of the whole search space.
         best_params: hyperparameters of --params best. --params common stands for HYPERPARAMS["pong"].
-        extra_params: the script's own settings.
         extra_space: settings to search, as values or Ray Tune's distributions. They may replace the book's.
     """
     seed_everything(SEED)

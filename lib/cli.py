@@ -23,8 +23,6 @@ from lib.system import files, memory
 from lib.system.log import start_console
 from lib.system.seeds import seed_everything
 
-STOPPED = "Stopped at once. --resume with the run's folder continues from its newest checkpoint, if there is one."
-
 
 def number(kind: type[int] | type[float], **limits: float) -> Callable[[str], object]:
     """Return the type of a numeric option; see hyperparameters.LIMITS. A whole number may be written as 1e5."""
@@ -61,21 +59,14 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
         return action.help if action.default is None else super()._get_help_string(action)
 
 
-def parser(
-    doc: str | None,
-    hyperparams: Mapping[str, RunParameters] = HYPERPARAMS,
-    named: str | None = None,
-) -> Parser:
+def parser(doc: str | None, hyperparams: Mapping[str, RunParameters] = HYPERPARAMS, named: str | None = None) -> Parser:
     """Return a parser with the common options. A script adds its own; RunOptions.knobs holds their values.
 
-    Args:
-        hyperparams: hyperparameters of the games, by name.
-        named: name of the script's own option whose value is appended to the script's name in run names.
+    `hyperparams` are those of the games, by name. The value of the option `named` is part of the name of every run.
     """
     summary = (doc or "").split("\n\n")[0]
     parser = Parser(description=summary, usage="%(prog)s [options]", allow_abbrev=False, formatter_class=_Help)
-    parser.hyperparams = hyperparams
-    parser.named = named
+    parser.hyperparams, parser.named = hyperparams, named
     group = parser.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
     add = group.add_argument
     game = f"pong; with --env-id: {OWN}, general settings" if OWN in hyperparams else "pong"
@@ -83,12 +74,8 @@ def parser(
     add("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)")
     add("--game", metavar="G", help=f"hyperparameters: {', '.join(hyperparams)} (default: {game})")
     add("--env-id", metavar="ID", help="gymnasium id of another environment; module:id imports the module first")
-    add(
-        "--env-arg",
-        metavar="NAME=VALUE",
-        action="append",
-        help="argument of its constructor; channel_axis=N says which axis holds the channels",
-    )
+    arg_help = "argument of its constructor; channel_axis=N says which axis holds the channels"
+    add("--env-arg", metavar="NAME=VALUE", action="append", help=arg_help)
     add("--seed", metavar="N", type=seed, help="seed of all random generators (default: 1)")
     add("--config", metavar="FILE", type=Path, help="JSON file of hyperparameters and options, such as a run's")
     add("--set", metavar="FIELD=VALUE", action="append", help="change a hyperparameter; --set help explains them")
@@ -113,25 +100,16 @@ def add_engine_options(parser: Parser, optional: bool = False) -> None:
     add("--engine", choices=("inline", "process", "ray"), default="process", help="where actors or players run")
     silence = "restart an actor that is silent for this time, or for three times its last segment's duration if longer"
     add("--patience", type=positive, default=60, metavar="SECONDS", help=silence)
-    add(
-        "--address",
-        default=os.environ.get("RAY_ADDRESS"),
-        metavar="ADDRESS",
-        help="with --engine ray: cluster to join, as HOST:PORT, auto or ray://HOST:PORT (default: RAY_ADDRESS, or "
-        "start a local Ray)",
-    )
+    cluster = "with --engine ray: cluster, HOST:PORT, auto or ray://HOST:PORT (default: RAY_ADDRESS, or a local Ray)"
+    add("--address", default=os.environ.get("RAY_ADDRESS"), metavar="ADDRESS", help=cluster)
 
 
 def add_env_options(parser: Parser, envs: int | None = None) -> None:
     """Add --async-envs for scripts whose environments step together, and --envs if a default is given."""
     if envs:
         parser.add_argument("--envs", type=positive, default=envs, metavar="N", help="number of environments")
-    parser.add_argument(
-        "--async-envs",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="step each environment in a process of its own, for games whose step takes more than a millisecond",
-    )
+    help_text = "step each environment in a process of its own, for games whose step takes more than a millisecond"
+    parser.add_argument("--async-envs", action=argparse.BooleanOptionalAction, default=False, help=help_text)
 
 
 def tool(doc: str | None) -> Parser:
@@ -142,8 +120,8 @@ def tool(doc: str | None) -> Parser:
 def runs_tool(doc: str | None) -> Parser:
     """Return the parser of a tool that takes runs, which may be names in --runs-dir; see `tool`."""
     parser = tool(doc)
-    help_text = "folder of the runs (default: runs/)"
-    parser.add_argument("--runs-dir", metavar="DIR", type=Path, default=DEFAULT_RUNS_DIR, help=help_text)
+    folder = "folder of the runs (default: runs/)"
+    parser.add_argument("--runs-dir", metavar="DIR", type=Path, default=DEFAULT_RUNS_DIR, help=folder)
     return parser
 
 
@@ -153,15 +131,13 @@ def run_tool(doc: str | None, plays: bool = True) -> Parser:
     add = parser.add_argument
     add("run", metavar="RUN", help="the run's folder, its name in --runs-dir, or last")
     add("--env-id", metavar="ID", help="id of the run's environment, needed if it has a module, which is imported")
-    network_help = "class or function that builds the run's own network from observation space and number of actions"
-    add("--network", metavar="FILE.py:NAME", help=network_help)
+    network = "class or function that builds the run's own network from observation space and number of actions"
+    add("--network", metavar="FILE.py:NAME", help=network)
     add("--checkpoint", default="best", metavar="best|last|STEP", help="checkpoint to load (default: best)")
     if plays:
         add("--device", default="cpu", type=usable_device, metavar="D", help="cpu, cuda, ... (default: cpu)")
         add("--epsilon", default=0.0, type=share, metavar="E", help="probability of a random action (default: 0)")
-        add(
-            "--sample", action="store_true", help="draw actions from PPO's probabilities instead of taking the best one"
-        )
+        add("--sample", action="store_true", help="draw actions from PPO's probabilities instead of the best one")
         add("--seed", default=1, type=seed, metavar="N", help="seed of the episodes (default: 1)")
     return parser
 
@@ -174,11 +150,7 @@ def run_args(parser: Parser) -> argparse.Namespace:
 
 
 def quotient(option: str, whole: int, part: int) -> int:
-    """Return whole / part, for an option that has to divide a batch.
-
-    Raises:
-        UsageError: if part does not divide whole.
-    """
+    """Return whole / part, for an option that has to divide a batch. It is a UsageError if it does not."""
     if whole % part:
         raise UsageError(f"{option} {part} does not divide the batch of {whole}; give one of {divisors(whole)}")
     return whole // part
@@ -190,11 +162,9 @@ def main(train: Callable[[Any, RunOptions], State], parser: Parser, script: str)
     The exit code is 0 if the run was solved, reached a limit or was ended by its script. It is 2 for a UsageError, 1
     for a Fault or a loss that is not finite, and 128 + n for signal n.
 
-    Args:
-        train: function (params, args) -> final state of the engine that setup_ignite was called with.
-        script: name of the script, such as "01_baseline".
+    `train` is a function of params and args that returns the final state of setup_ignite's engine.
     """
-    with exit_codes(STOPPED):
+    with exit_codes("Stopped at once. --resume with the run's folder continues from its newest checkpoint, if any."):
         params, args = resolve(parser, None, script)
         prepare(args.seed)
         state = train(params, args)
@@ -229,8 +199,7 @@ def prepare(seed: int) -> None:
     """Prepare the process before anything is built in it: memory, determinism, seeds."""
     memory.keep_freed_memory()
     threading.excepthook = _report_thread
-    # A resumed run has to equal the uninterrupted one.
-    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.deterministic = True  # a resumed run has to equal the uninterrupted one
     seed_everything(seed)
 
 

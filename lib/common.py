@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ptan.actions import EpsilonGreedyActionSelector
     from ptan.experience import ExperienceFirstLast
 
-    from lib.run.ptan_source import RewardsSource
+    from lib.book import RewardsSource
 
 GAME_PARAMS = HYPERPARAMS  # the third edition's name
 
@@ -60,15 +60,15 @@ def setup_ignite(
         tuner_reward_episode, tuner_reward_min: when a trial of the book's search ends; see book.stop_hopeless_trial.
     """
     if not isinstance(exp_source, ExperienceSource):
-        from lib.run.ptan_source import PtanSource
+        from lib.book import PtanSource
 
         exp_source = PtanSource(exp_source, engine)
     run = setup.setup_ignite(engine, params, exp_source, run_name, extra_metrics, **options)
     PeriodicEvents().attach(engine)
     if getattr(params, "tuner_mode", False):
-        from lib import book
+        from lib.book import stop_hopeless_trial
 
-        book.stop_hopeless_trial(engine, params, tuner_reward_episode, tuner_reward_min)
+        stop_hopeless_trial(engine, params, tuner_reward_episode, tuner_reward_min)
     nets = [net for net in (options.get("save") or {}).values() if isinstance(net, DQN) and "normalise" in net.options]
     engine.add_event_handler(Events.ITERATION_STARTED(once=1), _normalise_by_first_batch, nets)
     return run
@@ -84,26 +84,18 @@ def _normalise_by_first_batch(engine: Engine, nets: Sequence[DQN]) -> None:
 def unpack_batch(
     batch: Sequence["ExperienceFirstLast"],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Stack transitions into arrays.
-
-    Args:
-        batch: transitions. Their last_state is None if the episode terminated.
+    """Stack transitions, whose last_state is None if the episode terminated, into arrays.
 
     Returns:
         states (batch, ...), actions (batch,) int64, rewards (batch,) float32, dones (batch,) uint8 and last_states
         (batch, ...). A missing last state is replaced by the state, because its value is masked anyway.
     """
-    states = [np.asarray(exp.state) for exp in batch]
-    dones = [exp.last_state is None for exp in batch]
-    last_states = [
-        state if done else np.asarray(exp.last_state) for exp, state, done in zip(batch, states, dones, strict=True)
-    ]
     return (
-        np.stack(states),
+        np.stack([np.asarray(exp.state) for exp in batch]),
         np.array([exp.action for exp in batch], dtype=np.int64),
         np.array([exp.reward for exp in batch], dtype=np.float32),
-        np.array(dones, dtype=np.uint8),
-        np.stack(last_states),
+        np.array([exp.last_state is None for exp in batch], dtype=np.uint8),
+        np.stack([np.asarray(exp.state if exp.last_state is None else exp.last_state) for exp in batch]),
     )
 
 
@@ -119,10 +111,8 @@ def calc_loss_dqn(
     """Mean squared temporal-difference error, or its Huber loss, Mnih et al. (2015), algorithm 1.
 
     Args:
-        batch: transitions.
         gamma: discount factor between a state and its last_state. Ignored for a Batch, which holds its own discounts.
         device: device of both networks.
-        huber: use the Huber loss instead of the squared error.
         net, tgt_net, no_grad: see `td_errors`.
     """
     return losses.td_losses(td_errors(on_device(batch, gamma, device), net, tgt_net, no_grad), huber).mean()
@@ -132,9 +122,8 @@ def td_errors(batch: Batch, net: nn.Module, tgt_net: nn.Module, no_grad: bool = 
     """Return the temporal-difference errors of transitions, (batch,).
 
     Args:
-        batch: transitions in the layout of networks, on their device.
-        net: network from states (batch, ...) to action values (batch, n_actions).
-        tgt_net: target network of the same shape. No gradient flows through the targets.
+        net, tgt_net: networks from states (batch, ...) to action values (batch, n_actions), on the batch's device. No
+            gradient flows through the targets.
         no_grad: compute the targets without recording a graph, which saves time and memory.
     """
     values = losses.select_actions(net(batch.states), batch.actions)
@@ -149,23 +138,18 @@ def on_device(
     """Return transitions in the layout of networks on a device; see `calc_loss_dqn` for the arguments."""
     if isinstance(batch, Batch):
         return batch.for_net(device)
-    arrays = (torch.as_tensor(array, device=device) for array in unpack_batch(batch))
-    states, actions, rewards, dones, last_states = arrays
+    states, actions, rewards, dones, last_states = (
+        torch.as_tensor(each, device=device) for each in unpack_batch(batch)
+    )
     discounts = gamma * (1.0 - dones.float())
     return Batch(states, actions, rewards, last_states, discounts, torch.arange(0), torch.ones_like(rewards))
 
 
 class EpsilonTracker:
-    """Linear decay of an epsilon-greedy selector's epsilon.
-
-    Args:
-        selector: action selector. Its `epsilon` is set at once, and by every call of `frame`.
-        params: epsilon_start, epsilon_final and epsilon_frames.
-    """
+    """Linear decay of an epsilon-greedy selector's epsilon, which is set at once, and by every call of `frame`."""
 
     def __init__(self, selector: "EpsilonGreedyActionSelector", params: Hyperparameters):
-        self.selector = selector
-        self.params = params
+        self.selector, self.params = selector, params
         self.frame(0)
 
     def frame(self, i: int) -> None:
@@ -194,7 +178,6 @@ def batch_generator(buffer: Any, initial: int, batch_size: int, steps: int = 1) 
     Args:
         buffer: one of PTAN's replay buffers, or a Ring.
         initial: agent steps to fill the buffer with. A resumed run adds only those that its buffer lacks.
-        batch_size: transitions in a batch.
         steps: agent steps between two batches, over all environments.
     """
     with suppress(Stopped, StopIteration):

@@ -13,29 +13,19 @@ from lib.dqn_model import DQN
 from lib.nets import losses, noisy
 
 # Support of the book's distributional network.
-Vmax = 10
-Vmin = -10
-N_ATOMS = 51
+Vmin, Vmax, N_ATOMS = -10, 10, 51
 DELTA_Z = (Vmax - Vmin) / (N_ATOMS - 1)
 
 STD_INIT = 0.1  # the third edition's initial sigma of factorised noise
 
-BETA_START = 0.4
-BETA_FRAMES = 100_000  # argument of update_beta at which beta reaches 1
+BETA_START, BETA_FRAMES = 0.4, 100_000  # beta at first, and the argument of update_beta at which it reaches 1
 
 
 class PrioReplayBuffer(PrioritizedReplayBuffer):
     """The book's prioritised replay, Schaul et al. (2016), https://arxiv.org/abs/1511.05952: PTAN's, with a beta.
 
-    This project's own scripts use PrioritisedRing, which holds arrays and is faster.
-
-    Args:
-        exp_source: PTAN's experience source.
-        buf_size: capacity in transitions.
-        prob_alpha: exponent of the priorities, above 0.
-
-    Attributes:
-        beta: exponent of the importance-sampling weights.
+    `buf_size` is the capacity in transitions, `prob_alpha` the exponent of the priorities, and `beta` that of the
+    importance-sampling weights. This project's own scripts use PrioritisedRing, which holds arrays and is faster.
     """
 
     def __init__(self, exp_source: Iterable[ExperienceFirstLast], buf_size: int, prob_alpha: float = 0.6):
@@ -50,9 +40,7 @@ class PrioReplayBuffer(PrioritizedReplayBuffer):
     def sample(self, batch_size: int) -> tuple[list[ExperienceFirstLast], list[int], np.ndarray]:
         """Draw transitions by their priorities, with replacement.
 
-        Returns:
-            The transitions, their indices for `update_priorities`, and their importance-sampling weights (batch_size,)
-            float32, at most 1.
+        Return them, their indices for `update_priorities`, and their weights (batch_size,) float32, at most 1.
         """
         batch: tuple[list[ExperienceFirstLast], list[int], np.ndarray] = super().sample(batch_size, self.beta)
         return batch

@@ -23,19 +23,16 @@ class DQN(nn.Module):
         n_actions: number of actions.
         dueling: use separate streams for a state's value and its actions' advantages, Wang et al. (2016),
             https://arxiv.org/abs/1511.06581, equation 9.
-        sigma: initial sigma of noisy linear layers, see noisy.NoisyLinear; None for ordinary linear layers.
-        noise: kind of noise, see noisy.NoisyLinear.
+        sigma, noise: initial sigma and kind of noise, see noisy.NoisyLinear; sigma is None for ordinary layers.
         support: smallest return, largest return and number of atoms of the return distributions, see losses.support;
             None to predict values only.
         dtype: data type in which images are processed; weights are float32.
-        normalise: use the smaller encoder of fast PPO, which normalises its input, instead of PlainEncoder; see
-            encoders.make_encoder.
+        normalise: use fast PPO's smaller encoder, which normalises its input; see encoders.make_encoder.
 
     Attributes:
         options: the options that are set, as plain values and without `dtype`. `DQN(space, n_actions, **options)`
             builds the same network.
-        support: support of the return distributions, (atoms,), on the device of the weights; None if only values are
-            predicted.
+        support: support of the return distributions, (atoms,), on the device of the weights; None without them.
 
     Raises:
         UsageError: if the support is out of range.
@@ -154,9 +151,7 @@ class DQN(nn.Module):
         sigmas = [weights for name, weights in self.named_parameters() if name.endswith("_sigma")]
         others = [weights for name, weights in self.named_parameters() if not name.endswith("_sigma")]
         groups: list[dict[str, object]] = [{"params": others, "lr": learning_rate}]
-        if sigmas:
-            groups.append({"params": sigmas, "lr": 0.1 * learning_rate})
-        return groups
+        return [*groups, {"params": sigmas, "lr": 0.1 * learning_rate}] if sigmas else groups
 
     def snr_metrics(self) -> dict[str, Callable[[], float]]:
         """Return functions that compute the signal-to-noise ratio of each noisy layer.

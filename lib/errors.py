@@ -1,6 +1,5 @@
 """Errors that end a run with a one-line message and an exit code."""
 
-import math
 import re
 
 
@@ -47,5 +46,4 @@ def counted(noun: str, first: int, last: int) -> str:
 
 def divisors(number: int, least: int = 1) -> str:
     """List the divisors of a number that are at least `least`, for an error message."""
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return ", ".join(str(n) for n in sorted({*small, *(number // n for n in small)}) if n >= least)
+    return ", ".join(str(n) for n in range(least, number + 1) if number % n == 0)

@@ -1,7 +1,6 @@
 """Hyperparameters: their meanings, their ranges and their values in each game.
 
-A value is checked when it is assigned, as in `params.batch_size *= 3`. `check` validates combinations of fields;
-setup_ignite calls it again.
+A value is checked when it is assigned, as in `params.batch_size *= 3`, and setup_ignite calls `check` again.
 """
 
 import contextlib
@@ -58,9 +57,7 @@ def settings_of(kind: type) -> dict[str, Setting]:
 def fitted(value: Any, setting: Setting) -> object:
     """Return a value as a field or option stores it: a number becomes an int or a float, as is needed.
 
-    Raises:
-        ValueError: if the value has another type or is out of range. The message says what is allowed. Types that are
-            not in CHECKED, which fields of a subclass may have, are not checked.
+    A ValueError, for a wrong type or range, says what is allowed. Types that are not in CHECKED are not checked.
     """
     (needed, *others), _, limits = setting
     if needed not in CHECKED or (value is None and others):
@@ -71,7 +68,7 @@ def fitted(value: Any, setting: Setting) -> object:
         value = float(value)
     elif needed is int and type(value) is float and value.is_integer():  # such as 1e5
         value = int(value)
-    is_right = type(value) is needed and (not isinstance(value, float) or math.isfinite(value))
+    is_right = type(value) is needed and (needed is not float or math.isfinite(value))
     if is_right and all(LIMITS[name][1](value, number) for name, number in limits.items()):
         return value
     limit = " and ".join(f"{LIMITS[name][0]} {number}" for name, number in limits.items())
@@ -118,18 +115,16 @@ class RunParameters:
 
     def check(self) -> None:
         """Raise ValueError if fields do not fit together."""
+        is_name = re.fullmatch(rf"[A-Za-z0-9._-]{{1,{LONGEST_RUN_NAME}}}", self.run_name) is not None
         allowed = f"1 to {LONGEST_RUN_NAME} letters, digits, '.', '_' and '-', because it names a folder"
-        is_name = re.fullmatch(r"[A-Za-z0-9._-]+", self.run_name) and len(self.run_name) <= LONGEST_RUN_NAME
-        require(bool(is_name), self, "run_name", allowed)
+        require(is_name, self, "run_name", allowed)
 
 
 @dataclasses.dataclass(kw_only=True)
 class Hyperparameters(RunParameters):
     """Hyperparameters of DQN, with the book's names."""
 
-    replay_size: int = setting(
-        "capacity of the replay buffer in agent steps, rounded up to a multiple of the environments", low=1
-    )
+    replay_size: int = setting("agent steps in the replay buffer, rounded up to a multiple of the environments", low=1)
     replay_initial: int = setting("agent steps before learning begins; they are random if epsilon_start is 1", low=1)
     target_net_sync: int = setting("agent steps between updates of the target network, after the warm-up", low=1)
     epsilon_frames: int = setting("agent steps after the warm-up in which epsilon falls by 1", low=1)
@@ -137,9 +132,7 @@ class Hyperparameters(RunParameters):
     gamma: float = 0.99
     epsilon_start: float = setting("first epsilon, unless epsilon_final is higher", 1.0, low=0, high=1)
     epsilon_final: float = setting("smallest epsilon", 0.1, low=0, high=1)
-    batch_size: int = setting(
-        "transitions sampled per agent step; a minibatch has learn_every times as many", 32, low=1
-    )
+    batch_size: int = setting("transitions sampled per step; a minibatch has learn_every times as many", 32, low=1)
     learn_every: int = setting("agent steps between two updates", 1, low=1)
     learning_rate_final: float | None = setting("learning rate after a linear decay; none: constant", None, above=0)
     learning_rate_steps: int = setting("agent steps in which the learning rate falls, warm-up included", 400_000, low=1)
@@ -210,9 +203,7 @@ class FastPPOHyperparameters(PPOHyperparameters):
     clip: float = 0.2
     gradient_norm: float = 1.0
     entropy_final: float = setting("final value of entropy", 0.001, low=0)
-    kl_target: float | None = setting(
-        "KL divergence of an epoch at which the learning rate aims; none: fixed rate", 0.01, above=0
-    )
+    kl_target: float | None = setting("KL divergence per epoch at which the rate aims; none: fixed rate", 0.01, above=0)
     kl_target_final: float = setting("final value of kl_target", 0.001, above=0)
     learning_rate_max: float = setting("largest value of an adaptive learning rate", 1e-3, above=0, high=1)
     learning_rate_max_final: float = setting("final value of learning_rate_max", 1e-4, above=0, high=1)
@@ -240,10 +231,7 @@ class FastPPOHyperparameters(PPOHyperparameters):
 
 
 def as_hyperparameters(params: object) -> RunParameters:
-    """Return hyperparameters themselves, or those of a namespace with the book's fields, after a check.
-
-    Other attributes of a namespace are ignored. A TypeError names a field that is missing.
-    """
+    """Return hyperparameters, or those of a namespace, whose other attributes are ignored, after a check."""
     if isinstance(params, RunParameters):
         params.check()
         return params
@@ -254,12 +242,10 @@ def as_hyperparameters(params: object) -> RunParameters:
 def plain(text: str) -> object:
     """Return None, a bool or a number if the text is one, otherwise the text."""
     words = {"none": None, "true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(text)
-    return text
+    return words.get(text.lower(), text)
 
 
 def explain(params: RunParameters) -> str:
@@ -338,16 +324,10 @@ _PPO_GAMES: dict[str, dict[str, Any]] = {
 # range of table 1. They are Stable-Baselines3's defaults, except that the learning rate falls, and that the 2,048 steps
 # are played by several environments.
 PPO_HYPERPARAMS = {name: PPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}
-PPO_HYPERPARAMS[ATARI] = dataclasses.replace(PPO_HYPERPARAMS[OWN], run_name=ATARI)
+_own = PPO_HYPERPARAMS[OWN]
+PPO_HYPERPARAMS[ATARI] = dataclasses.replace(_own, run_name=ATARI)
 PPO_HYPERPARAMS[OWN] = dataclasses.replace(
-    PPO_HYPERPARAMS[OWN],
-    learning_rate=3e-4,
-    rollout=256,
-    minibatch=64,
-    epochs=10,
-    clip=0.2,
-    entropy=0.0,
-    max_steps=1_000_000,
+    _own, learning_rate=3e-4, rollout=256, minibatch=64, epochs=10, clip=0.2, entropy=0.0, max_steps=1_000_000
 )
 
 # 02_ppo_fast.py and 03_ppo_actors.py

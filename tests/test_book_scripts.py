@@ -13,7 +13,7 @@ from ignite.engine import Engine, Events
 
 from lib import book
 from lib.common import HYPERPARAMS, SEED, Hyperparams, argparser
-from lib.run.events import EpisodeEvents, register_events
+from lib.run.episodes import EpisodeEvents, register_events
 from running import ENVIRONMENT, PROJECT, folder, result_of, run, tags_of
 
 BOOK = Path("tests/book")

@@ -22,7 +22,7 @@ from lib.analysis.trained_agent import TrainedAgent
 from lib.run import evaluation
 from lib.run.console import tool_command
 from lib.run.folder import write_json
-from lib.run.policy import EpsilonGreedyPolicy
+from lib.run.policy import EpsilonGreedyPolicy, SampledPolicy
 
 
 def main() -> None:
@@ -35,7 +35,8 @@ def main() -> None:
     is_greedy = not args.sample and not args.epsilon
     output = args.output or (args.run / "evaluation.json" if is_run and is_greedy else None)
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_id, args.network)
-    policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.random, args.epsilon)
+    own = SampledPolicy(agent.policy.net) if args.sample else agent.policy
+    policy = EpsilonGreedyPolicy(own, agent.random, args.epsilon)
     metrics = evaluation.evaluate(policy, agent.make_env, args.episodes, args.seed, progress=True)
     advice = tool_command("evaluate", args.run, agent.env_id, *agent.policy.less_greedy, which=args.checkpoint)
     if is_greedy and (training := returns_before(args.run, agent.step)):

@@ -23,7 +23,7 @@ from lib.analysis.window import Window, WindowClosed, action_names, add_score_pa
 from lib.errors import UsageError
 from lib.run.episode_player import EpisodePlayer, EpisodeResult
 from lib.run.episodes import VIDEOS
-from lib.run.policy import EpsilonGreedyPolicy
+from lib.run.policy import EpsilonGreedyPolicy, SampledPolicy
 from lib.run.videos import FrameSink, Video, frames_per_second
 from lib.system.log import TaskProgress
 
@@ -74,7 +74,8 @@ def main() -> None:
     parser.add_argument("--scores", action="store_true", help="show action values or probabilities beside the frames")
     args = cli.run_args(parser)
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_id, args.network)
-    policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.random, args.epsilon)
+    own = SampledPolicy(agent.policy.net) if args.sample else agent.policy
+    policy = EpsilonGreedyPolicy(own, agent.random, args.epsilon)
     env = agent.make_env(render_mode="rgb_array")
     if args.scores and (agent.policy.score_name == "parameter" or agent.policy.has_memory):
         raise UsageError(f"--scores needs discrete actions and no memory; this run has actions of {env.action_space}")

@@ -1,9 +1,6 @@
 """Export a trained policy as ONNX, checked against the original policy on states of its own episodes.
 
-Input of an exported policy: states, (batch, ...), as make_env returns them. Outputs: the best action of each state,
-(batch, ...), as the environment gets it, and the scores of all actions, (batch, n_actions) float32, Q-values or
-probabilities. If states carry action masks, invalid actions have the lowest score. For actions that are not discrete,
-the scores are the parameters of their distribution.
+Its input is states as make_env returns them, with any action masks; for its outputs, see ExportedPolicy.forward.
 """
 
 import json
@@ -44,7 +41,7 @@ class ExportedPolicy(nn.Module):
         self.net = net
 
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the best actions, (batch, ...), and the scores, (batch, n) float32."""
+        """Return the best actions, (batch, ...), as the environment gets them, and the scores; see policy.scores_of."""
         scores = scores_of(self.net, states)
         return best_actions(self.net, scores), scores
 
@@ -59,9 +56,7 @@ def require_packages() -> None:
 def record_states(agent: TrainedAgent) -> np.ndarray:
     """Return the first STATES states, (STATES, ...), of the agent's greedy episodes."""
     env = agent.make_env()
-    player = EpisodePlayer(env)
-    states: list[np.ndarray] = []
-    episode = 0
+    player, states, episode = EpisodePlayer(env), list[np.ndarray](), 0
     while len(states) < STATES:
         player.start(SEED, episode)
         while player.result is None and len(states) < STATES:
@@ -123,8 +118,7 @@ def _description(agent: TrainedAgent, states: np.ndarray) -> dict[str, object]:
 def compare(original: GreedyPolicy, exported: Callable[[np.ndarray], Outputs], states: np.ndarray) -> float:
     """Return the largest difference between the scores of an exported policy and the original.
 
-    Raises:
-        Fault: if the exported policy takes a different action in any state, except for ties, or a score is NaN.
+    A Fault says that the exported policy takes a different action in a state, except for ties, or that a score is NaN.
     """
     actions, scores = exported(states)
     expected = original.scores(states)

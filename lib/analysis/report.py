@@ -1,6 +1,7 @@
 """Report: runs as one self-contained HTML page with curves, tables, videos and provenance."""
 
 import base64
+import math
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
@@ -118,9 +119,7 @@ def draw_pictures(runs: Sequence[Run]) -> list[Picture]:
     return pictures
 
 
-def _scalars(
-    groups: Sequence[comparison.Group], tag: str, above: float = float("-inf")
-) -> dict[str, list[curves.Series]]:
+def _scalars(groups: Sequence[comparison.Group], tag: str, above: float = -math.inf) -> dict[str, list[curves.Series]]:
     """Return a scalar of all runs by group label, where it is above a number; {} if no run has it."""
     by_group = {
         group.label: [curves.Series.of(*run.scalars.get(tag, ([], [])), above=above) for run in group.runs]

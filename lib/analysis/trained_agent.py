@@ -18,7 +18,7 @@ from lib.errors import Fault, UsageError
 from lib.run import checkpoint
 from lib.run.checkpoint import BEST, find_checkpoint
 from lib.run.folder import Json, read_params, require_spaces, trusted_id
-from lib.run.policy import GreedyPolicy, RandomPolicy, SampledPolicy
+from lib.run.policy import GreedyPolicy, RandomPolicy
 
 # From the observation space and the number of actions, or a space of other actions than discrete ones.
 Factory = Callable[[spaces.Space[object], int | spaces.Space[object]], nn.Module]
@@ -29,16 +29,13 @@ class TrainedAgent:
     """Agent of a finished or running run.
 
     Args:
-        run: run folder.
-        which: BEST for the checkpoint with the best mean return, LAST for the newest one, or an agent step.
+        which: see checkpoint.find_checkpoint.
         env_id: id of the run's environment, needed if it has a module, which is imported.
         network: "FILE.py:NAME" of a network that is not in lib, or the class or function itself. The file's code is
             run. None for the network that the run has recorded.
 
     Attributes:
-        file: checkpoint file.
-        step: agent step of the checkpoint.
-        env_id: gymnasium id of the training environment.
+        file, step: checkpoint file, and its agent step.
         policy: greedy policy of the network, which computes in float32.
         random: policy of random legal actions.
 
@@ -55,8 +52,7 @@ class TrainedAgent:
         env_id: str | None = None,
         network: str | Factory | None = None,
     ):
-        self.run = run
-        params = read_params(run)
+        self.run, params = run, read_params(run)
         self.env_id = trusted_id(run, str(params["hyperparameters"].get("env_name")), env_id)
         self.file = find_checkpoint(run, which)
         self.step = int(self.file.stem.partition("-")[2])
@@ -84,10 +80,6 @@ class TrainedAgent:
                 f"network has changed since the run, whose commit was {params['sessions'][-1].get('commit')}"
             ) from error
         self.policy = GreedyPolicy(net.to(device))
-
-    def sampled(self) -> SampledPolicy:
-        """Return the policy that draws its actions. UsageError if the network gives action values."""
-        return SampledPolicy(self.policy.net)
 
     def make_env(self, render_mode: str | None = None) -> DiscreteEnv:
         """Build a single environment with the default wrappers of make_env, and any action space."""

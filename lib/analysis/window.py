@@ -43,21 +43,16 @@ class Window:
         pygame.display.set_caption(title)
         self._frames_per_second = frames_per_second
         self._clock = pygame.time.Clock()
-        self._is_open = False
 
     def show(self, frame: np.ndarray) -> None:
-        """Show an RGB frame, (height, width, 3) uint8, and wait until the next one is due.
+        """Show an RGB frame, (height, width, 3) uint8, and wait until the next one is due. WindowClosed may be raised.
 
         The window has the size of the first frame. If a person resizes it, frames keep their proportions.
-
-        Raises:
-            WindowClosed: if the window has been closed.
         """
         pygame, picture = self._pygame, enlarge(frame).swapaxes(0, 1)
         width, height = picture.shape[:2]
-        if not self._is_open:
+        if pygame.display.get_surface() is None:
             pygame.display.set_mode((width, height), pygame.RESIZABLE)
-            self._is_open = True
         if any(event.type == pygame.QUIT for event in pygame.event.get()):
             raise WindowClosed
         surface = pygame.display.get_surface()
@@ -94,13 +89,11 @@ def first_action(env: gym.Env) -> int | np.ndarray:
 def add_score_panel(
     frame: np.ndarray, names: list[str], scores: np.ndarray, score_name: str, mask: np.ndarray
 ) -> np.ndarray:
-    """Add a panel with one bar per action at the right of a frame.
+    """Add a panel with one bar per action at the right of a frame, (height, width, 3) uint8.
 
     Invalid actions are left out. If there is not enough room, the best actions are shown in descending order.
 
     Args:
-        frame: (height, width, 3) uint8.
-        names: action names.
         scores: (n_actions,) float32.
         score_name: heading of the panel, "Q" or "probability".
         mask: action mask, (n_actions,) bool, or (1,) for all actions.

@@ -22,6 +22,7 @@ from lib.system.files import PROJECT
 
 DEFAULT_RUNS_DIR = PROJECT / "runs"
 TRACKERS = ("wandb", "mlflow")
+CPU = torch.device("cpu")
 
 # Options of scripts on which no result depends, so that a resumed run may change them.
 CHANGEABLE = frozenset({"async_envs", "engine", "patience", "address", "actor_cpus"})
@@ -44,7 +45,7 @@ class RunOptions:
     """
 
     seed: int = 1
-    device: torch.device = dataclasses.field(default_factory=lambda: torch.device("cpu"))
+    device: torch.device = CPU
     stop_after: int | None = None
     time_limit: int | None = None
     resume: Path | None = None
@@ -61,8 +62,7 @@ class RunOptions:
     changes: str = ""
 
     def __getattr__(self, name: str) -> Any:
-        # Unpickling looks up attributes before `knobs` is set.
-        knobs = self.__dict__.get("knobs", {})
+        knobs = self.__dict__.get("knobs", {})  # which is not set yet when the options are unpickled
         if name not in knobs:
             raise AttributeError(f"no option {name!r}; the script's own options are {', '.join(knobs) or 'none'}")
         return knobs[name]
@@ -75,12 +75,7 @@ LONGEST_CHANGES = 130  # characters of the changes in a run's name
 
 
 class Parser(argparse.ArgumentParser):
-    """ArgumentParser whose error messages take one line.
-
-    Attributes:
-        hyperparams: hyperparameters of the games, by name.
-        named: name of the script's own option whose value is appended to the script's name in run names, or None.
-    """
+    """ArgumentParser whose error messages take one line. See cli.parser for the attributes."""
 
     hyperparams: Mapping[str, RunParameters] = HYPERPARAMS
     named: str | None = None
@@ -102,26 +97,23 @@ class Parser(argparse.ArgumentParser):
 def resolve(parser: Parser, argv: Sequence[str] | None, script: str) -> tuple[RunParameters, RunOptions]:
     """Return hyperparameters and options from the command line, and from the run that is resumed, if any.
 
-    A resumed run has the settings of its params.json. The command line and --config may repeat, but not change them.
-
-    Raises:
-        UsageError: if the command line is wrong, or does not fit the run to resume.
+    A resumed run has the settings of its params.json. The command line and --config may repeat, but not change them. A
+    UsageError says what is wrong, or does not fit the run to resume.
     """
     options, knobs = parser.parse(argv)
     defaults = {name: parser.get_default(name) for name in knobs}
     config: Path | None = options.pop("config", None)
     config_fields, config_knobs = _read_config(config, parser.kind, knobs) if config else ({}, {})
     assignments, env_id, arguments = options.pop("set", []), options.pop("env_id", None), options.pop("env_arg", [])
+    if arguments and env_id is None:
+        raise UsageError("--env-arg needs --env-id, whose constructor gets the argument")
     if arguments:
-        if env_id is None:
-            raise UsageError("--env-arg needs --env-id, whose constructor gets the argument")
         env_id = str(EnvId.of(env_id, arguments))
     options["device"] = usable_device(options.get("device", "cpu"))
     for name in ("resume", "init"):
         if name in options:
             options[name] = find(options[name], options.get("runs_dir", DEFAULT_RUNS_DIR))
     run: Path | None = options.get("resume")
-    recorded: Values = {}
     if run is None:
         options.setdefault("game", _usual_game(parser.hyperparams, env_id))
         fields = before = _usual_fields(parser.hyperparams, options["game"], env_id, config_fields)
@@ -146,28 +138,26 @@ def resolve(parser: Parser, argv: Sequence[str] | None, script: str) -> tuple[Ru
         options |= {name: recorded[name] for name in RECORDED}
         _require_equal(run, before | options, after | given)
         options["init"] = options["init"] and Path(options["init"])
-        return params, RunOptions(**options, knobs=knobs, owns_process=True)
-    words = [*([config.stem] if config else []), *(["init"] if "init" in options else [])]
-    changes = _changes(parser.named, words, before, after, options.get("seed", RunOptions.seed))
-    return params, RunOptions(**options, knobs=knobs, owns_process=True, changes=changes)
+    else:
+        words = [*([config.stem] if config else []), *(["init"] if "init" in options else [])]
+        options["changes"] = _changes(parser.named, words, before, after, options.get("seed", RunOptions.seed))
+    return params, RunOptions(**options, knobs=knobs, owns_process=True)
 
 
 def _read_config(path: Path, kind: type[RunParameters], knobs: Iterable[str]) -> tuple[Values, Values]:
     """Read hyperparameters and the script's own options from a JSON object, or from a run's params.json."""
     try:
         content = json.loads(path.read_bytes())
-        if not isinstance(content, dict):
-            raise ValueError(f"it holds a {type(content).__name__}, not an object of names and values")
         if "hyperparameters" in content and "knobs" in content:
             content = content["hyperparameters"] | affecting_results(content["knobs"])
     except (OSError, ValueError) as error:
         raise UsageError(f"--config {path} cannot be read: {error}") from error
     names = [field.name for field in dataclasses.fields(kind)]
-    fields = {name: content.pop(name) for name in names if name in content}
-    values = {name: content.pop(name) for name in knobs if name in content}
+    fields, values = ({name: content.pop(name) for name in known if name in content} for known in (names, knobs))
     if content:
-        known = ", ".join([*names, *knobs])
-        raise UsageError(f"--config {path}: {', '.join(sorted(content))} is unknown; the names are {known}")
+        raise UsageError(
+            f"--config {path}: {', '.join(content)} is unknown; the names are {', '.join([*names, *knobs])}"
+        )
     return fields, values
 
 
@@ -273,10 +263,8 @@ def _params(kind: type[RunParameters], fields: Values, assignments: Sequence[str
 def _changes(named: str | None, words: Iterable[str], before: Values, after: Values, seed: int) -> str:
     """Return what follows the script's name in a run's name, such as "=3-learning_rate=0.0003-seed2".
 
-    Args:
-        named: name of the option whose value always follows the script's name, or None.
-        words: words after that, such as the name of --config.
-        before, after: the usual values of options and hyperparameters, and their values in this run.
+    They are the value of the option `named`, if any, `words`, such as the name of --config, and the changes from the
+    usual values of options and hyperparameters, `before`, to those of this run, `after`.
     """
     text = "" if named is None else f"={_text(after[named])}"
     text += "".join(f"-{word}" for word in words)
@@ -302,14 +290,9 @@ def options_of_book() -> RunOptions:
 
 
 def usable_device(name: str) -> torch.device:
-    """Return a device of this machine.
-
-    Raises:
-        UsageError: if this machine does not have the device.
-    """
+    """Return a device of this machine. A UsageError lists the devices if it does not have this one."""
     available = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    if torch.backends.mps.is_available():
-        available.append("mps")
+    available += ["mps"] if torch.backends.mps.is_available() else []
     if ("cuda:0" if name == "cuda" else name) not in available:
         raise UsageError(
             f"PyTorch {torch.__version__} finds no device {name!r} on this machine; use one of {', '.join(available)}"

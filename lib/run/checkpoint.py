@@ -1,8 +1,6 @@
-"""Checkpoints: written atomically, verified when read, without executable code, and sufficient to resume bit for bit.
+"""Checkpoints: written atomically, verified when read, without executable code.
 
-A checkpoint is the file `checkpoints/<kind>-<agent steps>.pt`. A run can be resumed from a `step-*` checkpoint; the
-newest and the one before it are kept. The `best-*` checkpoint holds the network with the best mean return so far, for
-playing and evaluating.
+A run is resumed bit for bit from `step-<agent steps>.pt`. `best-*` holds the network with the best mean return so far.
 """
 
 import copy
@@ -22,7 +20,7 @@ from torch import nn
 
 from lib.errors import Fault, UsageError, first_line
 from lib.experience.interface import State, Stateful
-from lib.run.events import EpisodeEvents, attach_as_last
+from lib.run.episodes import EpisodeEvents, attach_as_last, remove_videos
 from lib.run.folder import GrowingFiles, RunFolder
 from lib.run.stopping import NOT_FINITE, Stopper
 from lib.system import files
@@ -59,11 +57,7 @@ def find_checkpoint(run: Path, which: str) -> Path:
 
 
 def load(file: Path) -> State:
-    """Read one checkpoint into main memory.
-
-    Raises:
-        Fault: if the file is damaged, or holds anything but tensors and plain values.
-    """
+    """Read one checkpoint into main memory. One that is damaged, or holds more than plain data, is a Fault."""
     try:
         with zipfile.ZipFile(file) as archive:  # torch.load reads a flipped bit without a word
             wrong = archive.testzip()
@@ -75,9 +69,9 @@ def load(file: Path) -> State:
         raise
     except pickle.UnpicklingError as error:
         found = re.search(r"GLOBAL (\S+)", str(error))
+        held = found[1] if found else "code"
         raise Fault(
-            f"{file} holds {found[1] if found else 'code'}, and only tensors and plain values are loaded, because "
-            "anything else may run code"
+            f"{file} holds {held}, and only tensors and plain values are loaded: others may run code"
         ) from error
     except Exception as error:  # zipfile and torch may raise anything on a damaged file
         raise Fault(f"{file} is damaged: {first_line(error)}") from error
@@ -85,11 +79,7 @@ def load(file: Path) -> State:
 
 
 def newest(folder: Path) -> State:
-    """Read the newest undamaged step-* checkpoint; {} if there are none. A warning names each damaged one.
-
-    Raises:
-        Fault: if there are checkpoints, but all of them are damaged.
-    """
+    """Read the newest undamaged step-* checkpoint; {} if there are none. If all are damaged, it is a Fault."""
     found = [file for _, file in numbered(folder, "step")]
     for file in reversed(found):
         try:
@@ -105,8 +95,7 @@ def restore(objects: Mapping[str, Stateful], content: State) -> None:
     """Load the state of objects from a checkpoint's content. A UsageError names the object that it does not fit."""
     for name, each in objects.items():
         try:
-            # An object that keeps a tensor would keep the file on the disk, even after it was removed, so it gets a
-            # copy. The replay is too large to be copied here; it copies its data itself.
+            # A copy, because an object that keeps a tensor would keep the file. The replay copies its data itself.
             each.load_state_dict(content[name] if name == "replay" else copy.deepcopy(content[name]))
         except (Fault, UsageError):
             raise
@@ -118,8 +107,8 @@ def restore(objects: Mapping[str, Stateful], content: State) -> None:
             ) from error
 
 
-def restore_files(folder: RunFolder, sizes: dict[str, int], step: int) -> None:
-    """Truncate the growing files to their sizes at this agent step, and rename newer checkpoints.
+def restore_files(folder: RunFolder, sizes: dict[str, int], step: int, episode: int) -> None:
+    """Truncate files to their sizes at this step and episode, remove later videos, and rename newer checkpoints.
 
     Newer step-* are damaged. Newer best-* are saved again when the run reaches their step, unless it plays differently.
     """
@@ -128,6 +117,7 @@ def restore_files(folder: RunFolder, sizes: dict[str, int], step: int) -> None:
             if saved_at > step:
                 file.rename(file.with_suffix(suffix))
     GrowingFiles(folder.path).load_state_dict(sizes)
+    remove_videos(folder.path, episode)
 
 
 def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:
@@ -142,8 +132,7 @@ def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:
 def save(content: State, file: Path) -> None:
     """Write a checkpoint atomically: the file appears under its name when all of it is on the disk.
 
-    Raises:
-        Fault: if it cannot be written, or if weights of content["net"] are not finite. Other checkpoints are kept.
+    A Fault says that it cannot be written, or that weights of content["net"] are not finite. Others are kept.
     """
     if not all(bool(torch.isfinite(weights).all()) for weights in content["net"].values()):
         raise Fault(f"the network's weights are not finite, so {file} was not saved; use an earlier checkpoint")
@@ -172,14 +161,11 @@ def remove_outdated(folder: Path) -> None:
             file.unlink()
 
 
+@dataclasses.dataclass
 class Iteration:
-    """The engine's iteration counter as an object with a state_dict.
+    """The engine's iteration counter. ignite's own state_dict needs an epoch length, which a run does not have."""
 
-    ignite's own state_dict needs an epoch length, which a run does not have.
-    """
-
-    def __init__(self, engine: Engine):
-        self.engine = engine
+    engine: Engine
 
     def state_dict(self) -> dict[str, int]:
         return {"iteration": self.engine.state.iteration}
@@ -190,7 +176,7 @@ class Iteration:
 
 @dataclasses.dataclass
 class Checkpoints:
-    """Save checkpoints at regular steps, at most five minutes apart, at the end of the run, and at each best mean.
+    """Save checkpoints at regular steps, at most INTERVAL seconds apart, at the end of the run, and at each best mean.
 
     Nothing is saved after an error, nor before the first iteration, because such a run starts again. A state whose
     loss is not finite is never saved.
@@ -201,7 +187,7 @@ class Checkpoints:
     every: int  # agent steps between checkpoints
     stopper: Stopper
 
-    INTERVAL: ClassVar[float] = 300.0  # seconds between two checkpoints, if an iteration does not take longer
+    INTERVAL: ClassVar[float] = 300.0
 
     def __post_init__(self) -> None:
         self._saved_at = max((step for step, _ in numbered(self.folder, "step")), default=0)  # agent steps

@@ -1,8 +1,4 @@
-"""Console output of a run: its start, a bar and lines while it trains, its result, and commands to copy.
-
-On a terminal, a bar shows the state of the run, and an episode is logged at most every 5 seconds. In a file, the state
-is logged every 30 seconds, and an episode at most every 10 seconds. --quiet leaves start and end.
-"""
+"""Console output of a run: a bar and lines while it trains, its result, and commands to copy."""
 
 import logging
 import math
@@ -14,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from statistics import fmean
 from typing import NoReturn
 
 import numpy as np
@@ -25,8 +22,7 @@ from lib.experience.interface import Episode
 from lib.hyperparameters import RunParameters
 from lib.run.arguments import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.checkpoint import BEST
-from lib.run.episodes import WINDOW, Episodes, format_return
-from lib.run.events import EpisodeEvents, TrainingEvents
+from lib.run.episodes import WINDOW, EpisodeEvents, Episodes, TrainingEvents, format_return
 from lib.run.folder import places, read_params
 from lib.run.speed import Speed, format_rate
 from lib.run.stopping import NOT_FINITE, SOLVED
@@ -38,12 +34,9 @@ log = logging.getLogger(__name__)
 
 
 class Screen:
-    """Bar and lines of a training run.
+    """Bar and lines of a training run: on a terminal, a bar shows its state; in a file, its state is logged.
 
-    Args:
-        warm_up: agent steps of the warm-up; 0 if there is none.
-        step_limit: agent steps at which the run stops. Without a goal, the bar shows the way to it.
-        time_limit: seconds after the start of this process after which the run stops, or None.
+    Without a goal, the bar shows the way to the step limit. `warm_up` is in agent steps; for the limits, see Stopper.
     """
 
     # Seconds between two lines about episodes, and between two states of the run.
@@ -104,7 +97,7 @@ class Screen:
             return min(1.0, episodes.steps / self.step_limit)
         if not episodes.returns:
             return 0.0
-        start = sum(episodes.first) / len(episodes.first)
+        start = fmean(episodes.first)
         covered = (episodes.mean - start) / (goal - start) if goal > start else 1.0
         return min(max(0.0, covered), 1.0, len(episodes.returns) / WINDOW)
 
@@ -145,25 +138,20 @@ def seconds_to_rise(episodes: Sequence[Episode], missing: float) -> float:
     They are infinite for fewer than 20 episodes, and if they would be more than ten times those in which the episodes
     ended: chance alone gives every line some slope.
     """
-    if len(episodes) < 20 or missing <= 0.0:
-        return math.inf
     ends = np.array([episode.clock for episode in episodes])
-    span = float(np.ptp(ends))
-    slope = np.polyfit(ends - ends[-1], [episode.total for episode in episodes], 1)[0] if span else 0.0
-    return float(missing / slope) if slope * 10 * span >= missing else math.inf
+    if len(episodes) < 20 or missing <= 0.0 or not np.ptp(ends):
+        return math.inf
+    slope = np.polyfit(ends - ends[-1], [episode.total for episode in episodes], 1)[0]
+    return float(missing / slope) if slope * 10 * np.ptp(ends) >= missing else math.inf
 
 
 def log_result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed, frame_skip: int) -> None:
     """Log the training time by part, the speed, and the reason for the end, a key of stopping.EXIT_CODES."""
     if speed.training.steps:
-        rate = speed.training.rate
+        rate, updates = speed.training.rate, speed.updates / speed.training.seconds
+        frames = f" ({format_rate(rate * frame_skip)} emulator frames/s)" if frame_skip > 1 else ""
         log.info("Training time by part:\n%s", speed.table())
-        log.info(
-            "Speed of training: %s agent steps/s%s, %s learner updates/s.",
-            format_rate(rate),
-            f" ({format_rate(rate * frame_skip)} emulator frames/s)" if frame_skip > 1 else "",
-            format_rate(speed.updates / speed.training.seconds),
-        )
+        log.info("Speed: %s agent steps/s%s, %s learner updates/s.", format_rate(rate), frames, format_rate(updates))
     else:
         log.info("Too short to measure the speed." if speed.updates else "No update was made in this process.")
     if stopped == SOLVED and episodes.solved is not None:
@@ -196,10 +184,7 @@ def log_next_steps(
 
 
 def continue_command(run: Path, env_id: str, options: RunOptions, stop_after: int | None = None) -> str:
-    """Return the command that continues a run until `stop_after` or max_steps.
-
-    For a program without our command line, return only the options.
-    """
+    """Return the command that continues a run until `stop_after` or max_steps; its options if it is not a script."""
     words = ["--resume", _name(run), *env_option(env_id)]
     if not options.owns_process:
         return shlex.join(words)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
@@ -20,10 +19,7 @@ MAX_LISTED = 4  # scripts or seeds named in a title; more of them are counted
 
 
 def rolling_mean(returns: pd.Series) -> pd.Series:
-    """Return the mean of the last 100 returns after each episode.
-
-    The first means are over fewer episodes. There is none before the tenth, because a mean of fewer depends on luck.
-    """
+    """Return the mean of the last 100 returns after each episode from the tenth on; the first means are over fewer."""
     return returns.rolling(WINDOW, min_periods=Episodes.MINIMUM).mean()
 
 
@@ -35,13 +31,6 @@ def picture_title(params: Sequence[Json], width: int) -> str:
     listed = ", ".join(scripts) if len(scripts) <= MAX_LISTED else f"{len(scripts)} scripts"
     seeds_listed = ", ".join(map(str, seeds)) if len(seeds) <= MAX_LISTED else f"{len(seeds)} in all"
     return textwrap.fill(f"{', '.join(games)} · {listed} · seeds: {seeds_listed}", width)
-
-
-def shorten_thousands(axis: Axis) -> None:
-    """Label an axis with 500k instead of 500000, and with so few numbers that they do not touch."""
-    if axis.get_scale() == "linear":
-        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=True))
-    axis.set_major_formatter(EngFormatter(sep=""))
 
 
 def draw_curve(run: Path, stop_reward: float | None) -> None:
@@ -58,7 +47,8 @@ def draw_curve(run: Path, stop_reward: float | None) -> None:
             axes.axhline(stop_reward, color="grey", linewidth=0.8, linestyle="--", label=f"goal, {stop_reward:g}")
         axes.set(xlabel=label)
         axes.grid(alpha=0.3)
-    shorten_thousands(left.xaxis)
+    left.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=True))
+    left.xaxis.set_major_formatter(EngFormatter(sep=""))  # 500k instead of 500000
     left.set(ylabel="return")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
     figure.savefig(run / "curve.png", dpi=110)

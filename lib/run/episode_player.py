@@ -16,12 +16,11 @@ from lib.system.seeds import tagged_seed
 Policy = Callable[[np.ndarray, Sequence[np.random.Generator]], np.ndarray]
 
 MAX_STEPS = 27_000  # half an hour of an Atari game; a deterministic policy may never finish an episode
-NEAR_LIMIT = 0.99  # share of MAX_STEPS. An Atari game counts its no-ops, and is cut some steps earlier.
 
 
 def count_at_limit(lengths: Sequence[int]) -> int:
-    """Return how many episodes reached the limit of MAX_STEPS, given the lengths of all."""
-    return sum(length > NEAR_LIMIT * MAX_STEPS for length in lengths)
+    """Return how many episodes were cut at MAX_STEPS, or, as Atari games count their no-ops, some steps earlier."""
+    return sum(length > 0.99 * MAX_STEPS for length in lengths)
 
 
 class EpisodeResult(NamedTuple):
@@ -32,13 +31,10 @@ class EpisodeResult(NamedTuple):
 
 
 class EpisodePlayer:
-    """Player of whole episodes in an environment.
+    """Player of whole episodes in an environment. Returns are those of the game, before rewards are clipped.
 
     With a deterministic policy, the episodes of most Atari games differ only in the number of no-ops at their start.
     Each number from 1 to NOOP_MAX is therefore used once before any is repeated.
-
-    Args:
-        env: environment from make_env. Returns are those of the game, before rewards are clipped.
     """
 
     state: np.ndarray
@@ -52,10 +48,7 @@ class EpisodePlayer:
     def start(self, seed: int, number: int) -> None:
         """Start an episode. Its seed is derived from that of the evaluation and its index there, `number`."""
         self.random = np.random.default_rng(tagged_seed("evaluation actions", seed, number))
-        self.result = None
-        self._number = number
-        self._steps = 0
-        self._digest = hashlib.blake2b()
+        self.result, self._number, self._steps, self._digest = None, number, 0, hashlib.blake2b()
         self._show(self._reset(seed, number))
 
     def step(self, action: Any) -> None:
@@ -104,7 +97,6 @@ def play_together(
 
     Args:
         policy, seed: see EpisodePlayer.
-        players: players of different environments.
         numbers: indices of the episodes in the evaluation.
         done: function that receives each result as soon as the episode ends.
         stopped: function that is called before every reset and step. The episodes are abandoned if it returns True.

@@ -1,4 +1,4 @@
-"""Finished episodes of a run: their number, their mean return, and their rows in episodes.csv."""
+"""Events of a run besides ignite's own, and its finished episodes: mean return, rows in episodes.csv, videos."""
 
 import csv
 import logging
@@ -9,23 +9,44 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from ignite.engine import Engine
+from ignite.engine import Engine, EventEnum, Events
 
 from lib.experience.interface import Episode, ExperienceSource, State
-from lib.run.events import EpisodeEvents
 from lib.system.clock import since_process_start
 
 log = logging.getLogger(__name__)
 
-# Number of episodes whose mean return decides whether the game is solved.
-WINDOW = 100
-
-# Weight of the old average in avg_reward and avg_loss, as in ptan.
-SMOOTHING = 0.98
-
+WINDOW = 100  # number of episodes whose mean return decides whether the game is solved
+SMOOTHING = 0.98  # weight of the old average in avg_reward and avg_loss, as in ptan
 VIDEOS = "videos"  # folder in the run folder
-
 CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
+
+
+class TrainingEvents(EventEnum):
+    LEARNING_STARTED = "learning_started"  # fired once, after the warm-up, when the first batch has been sampled
+    EVALUATED = "evaluated"  # fired when all episodes of an evaluation during training have been played
+
+
+class EpisodeEvents(EventEnum):
+    """Fired when an episode has ended, and when a mean return is the best so far or has reached stop_reward.
+
+    ignite compares events by name, so handlers that are attached to ptan.ignite.EpisodeEvents are called as well.
+    """
+
+    EPISODE_COMPLETED = "episode_completed"
+    BOUND_REWARD_REACHED = "bound_reward_reached"
+    BEST_REWARD_REACHED = "best_reward_reached"
+
+
+def register_events(engine: Engine) -> None:
+    """Register all events. every=10 counts episodes for EpisodeEvents, and iterations for all others."""
+    engine.register_events(*EpisodeEvents, event_to_attr=dict.fromkeys(EpisodeEvents, "episode"))
+    engine.register_events(*TrainingEvents, event_to_attr=dict.fromkeys(TrainingEvents, "iteration"))
+
+
+def attach_as_last(engine: Engine, event: Events, handler: Callable[..., object]) -> None:
+    """Attach a handler when the engine starts, behind those of the script."""
+    engine.add_event_handler(Events.STARTED, lambda engine: engine.add_event_handler(event, handler))
 
 
 class Episodes:
@@ -35,16 +56,7 @@ class Episodes:
     episode, engine.state gets what ptan's handlers set: episode, episode_reward, episode_steps, and the metrics reward,
     steps, avg_reward and time_passed; also the metrics end_step and mean_100.
 
-    Args:
-        stop_reward: mean return that the last 100 episodes have to reach, or None.
-        milestone: another mean return, or None; the time at which the run first reaches it is recorded.
-        began: seconds after the start of this process at which the run began. A notebook may do other work first.
-
-    Attributes:
-        best_mean: highest mean return of 100 successive episodes; before the first 100 have ended, that of the first 10
-            or more.
-        reached: seconds, step, episode and iteration at which the game was solved, and at which the mean return first
-            reached the milestone. Keys are the two mean returns as text.
+    The run began `began` seconds after the start of this process, because a notebook may do other work first.
     """
 
     last: Episode  # the newest one that has ended
@@ -53,19 +65,16 @@ class Episodes:
     SAVED = ("count", "first", "returns", "smoothed", "best_mean", "reached")
 
     def __init__(
-        self,
-        exp_source: ExperienceSource,
-        stop_reward: float | None,
-        milestone: float | None = None,
-        began: float = 0.0,
+        self, exp_source: ExperienceSource, stop_reward: float | None, milestone: float | None = None, began: float = 0
     ):
-        self.exp_source = exp_source
-        self.stop_reward, self.milestone = stop_reward, milestone
+        self.exp_source, self.stop_reward, self.milestone = exp_source, stop_reward, milestone
         self.count = 0  # of finished episodes
         self.first: list[float] = []  # returns of the first MINIMUM episodes
         self.returns: deque[float] = deque(maxlen=WINDOW)  # of the last 100 episodes
         self.smoothed: float | None = None  # exponentially smoothed return
+        # Highest mean return of 100 successive episodes; before the first 100 have ended, that of the first 10 or more.
         self.best_mean = -math.inf
+        # By stop_reward or milestone, as text: seconds, step, episode and iteration at which the mean reached it.
         self.reached: dict[str, dict[str, float]] = {}
         self._seconds_before = -began  # run time of earlier processes, if the run is resumed
 

@@ -1,8 +1,4 @@
-"""Evaluation: whole episodes of a policy, in single environments that are reset to seeds of their own.
-
-`evaluate` plays any number of episodes, side by side in processes if they take long. `attach_evaluation` plays during
-training, with --evaluate-every.
-"""
+"""Evaluation: whole episodes of a policy, in single environments that are reset to seeds of their own."""
 
 import logging
 import math
@@ -20,6 +16,7 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 from ignite.engine import Engine, Events
+from torch import nn
 
 from lib.envs.single_env import make_env
 from lib.errors import UsageError
@@ -27,8 +24,7 @@ from lib.run.arguments import RunOptions
 from lib.run.checkpoint import LAST
 from lib.run.console import tool_command
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult, Policy, count_at_limit, play_together
-from lib.run.episodes import format_return
-from lib.run.events import TrainingEvents
+from lib.run.episodes import TrainingEvents, format_return
 from lib.run.folder import Json, RunFolder, write_json
 from lib.run.policy import GreedyPolicy
 from lib.system.log import TaskProgress
@@ -40,10 +36,8 @@ log = logging.getLogger(__name__)
 
 Untimed = Callable[[], AbstractContextManager[None]]  # time spent in such a context does not count as training
 
-EPISODES = 20  # in the evaluation at the end of a run
-EPISODES_BETWEEN = 10  # in an evaluation during training
+EPISODES, EPISODES_BETWEEN = 20, 10  # in the evaluation at the end of a run, and in one during training
 SPREAD = ("mean", "std", "min", "max")  # statistics of the returns
-
 GROUP = 10  # episodes that are played together
 SHORT = 1.0  # seconds; a shorter evaluation is not worth the start of a process
 
@@ -67,7 +61,6 @@ def evaluate(
         side_by_side: play in a process per core if the evaluation takes longer than SHORT.
     """
     groups = [range(start, min(start + GROUP, episodes)) for start in range(0, episodes, GROUP)]
-    workers = min(cores(), len(groups)) if side_by_side else 1
     play = partial(_play_groups, policy, make_env, seed)
     results: dict[int, EpisodeResult] = {}
 
@@ -80,11 +73,11 @@ def evaluate(
             results[result.number] = result  # an episode may be played twice
             shown.update(len(results) - shown.n)
 
-        if workers > 1:
+        if side_by_side and min(cores(), len(groups)) > 1:
             deadline = time.monotonic() + SHORT
             play(groups, add, lambda: time.monotonic() > deadline)
             try:
-                _play_in_processes(play, missing(), workers, add)
+                _play_in_processes(play, missing(), add)
             except Exception as error:  # noqa: BLE001 - such as the death of a process, or an error in one of them
                 log.warning("The evaluation continues in a single process. %s: %s", type(error).__name__, error)
         play(missing(), add)
@@ -111,11 +104,7 @@ def _play_groups(
 def make_players(
     make_env: Callable[[], gym.Env], number: int, stopped: Callable[[], bool] = lambda: False
 ) -> list[EpisodePlayer]:
-    """Make environments and their players, until `stopped`, or as many as can be made: some games allow only one.
-
-    Raises:
-        UsageError: if none can be made.
-    """
+    """Make environments and their players, until `stopped`, or as many as can be made: some games allow only one."""
     players: list[EpisodePlayer] = []
     while len(players) < number and not stopped():
         try:
@@ -128,24 +117,21 @@ def make_players(
     return players
 
 
-def _play_in_processes(
-    play: "partial[None]", groups: Sequence[range], workers: int, done: Callable[[EpisodeResult], object]
-) -> None:
+def _play_in_processes(play: "partial[None]", groups: list[range], done: Callable[[EpisodeResult], object]) -> None:
     """Play groups side by side. If one fails, or the evaluation is interrupted, the other processes are killed."""
     if not groups:
         return
     payload = cloudpickle.dumps(play)
     start_server()
-    others = multiprocessing.active_children()
-    with ProcessPoolExecutor(workers, context, _begin_worker) as executor:
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(min(cores(), len(groups)), context, _begin_worker) as executor:
         try:
             for future in as_completed([executor.submit(_play_in_worker, payload, group) for group in groups]):
                 for result in future.result():
                     done(result)
         except BaseException:
-            for child in multiprocessing.active_children():
-                if child not in others:
-                    kill_child(child)
+            for child in set(multiprocessing.active_children()) - others:
+                kill_child(child)
             raise
 
 
@@ -161,10 +147,9 @@ def _play_in_worker(payload: bytes, group: range) -> list[EpisodeResult]:
 
 
 def summary(results: Iterable[EpisodeResult]) -> Json:
-    """Return statistics of episodes.
+    """Return SPREAD of the returns, the number of episodes, how many differ in any state, and all returns and lengths.
 
-    They are "mean", "std", "min" and "max" of the returns; the lists "returns" and "lengths", in the order of the
-    episodes' numbers; the number of "episodes"; and "distinct", how many differ in return, length or any state.
+    The lists are in the order of the episodes' numbers.
     """
     ordered = sorted(results)
     returns = [result.total for result in ordered]
@@ -197,10 +182,9 @@ def log_result(result: Json, advice: str = "") -> None:
     )
     if endless := count_at_limit(result["lengths"]):
         log.warning(
-            "%d episodes were cut at %s steps. If that is unusual, the agent probably repeats its moves; try "
-            "tools/evaluate.py with --epsilon 0.05, or with --sample for PPO.",
+            f"%d episodes were cut at {MAX_STEPS:,} steps. If that is unusual, the agent probably repeats its moves; "
+            "try tools/evaluate.py with --epsilon 0.05, or with --sample for PPO.",
             endless,
-            f"{MAX_STEPS:,}",
         )
     if result.get("below_training"):
         log.warning(
@@ -219,15 +203,9 @@ def attach_evaluation(
     untimed: Untimed,
     stopped: Callable[[], bool],
 ) -> None:
-    """Evaluate during training. Its random numbers and speeds are not affected.
+    """Evaluate after every `every` agent steps, which `steps` returns. Random numbers and speeds are not affected.
 
-    After each evaluation, EVALUATED is fired, with SPREAD in engine.state.metrics.
-
-    Args:
-        every: agent steps between two evaluations.
-        players: players of environments from make_env; one for each episode, if so many can be made.
-        steps: function that returns the agent steps so far.
-        stopped: function that returns whether to abandon an evaluation.
+    After an evaluation, EVALUATED is fired, with SPREAD in engine.state.metrics. See play_together for the arguments.
     """
     last = steps()
 
@@ -247,25 +225,20 @@ def attach_evaluation(
 
 
 def evaluate_at_end(
-    policy: GreedyPolicy,
-    env_id: str,
-    options: RunOptions,
-    run: RunFolder,
-    training: Sequence[float],
-    result: Json,
+    net: nn.Module, env_id: str, options: RunOptions, run: RunFolder, training: Sequence[float], result: Json
 ) -> None:
-    """Evaluate the network of a run that has ended, compare it with the returns of its last training episodes, and add
-    both to its result.json, whose content is `result`.
+    """Evaluate the network of a run that has ended, and compare it with the returns of its last training episodes.
+
+    The evaluation is added to the run's result.json, whose content is `result`.
     """
     log.info("Evaluation: %d episodes in single environments, without exploration.", EPISODES)
+    policy = GreedyPolicy(net)
     evaluated = evaluate(
         policy,
         partial(make_env, env_id, any_actions=True),
-        # Its episodes are not those of tools/evaluate.py.
-        seed=tagged_seed("final evaluation", options.seed),
+        seed=tagged_seed("final evaluation", options.seed),  # its episodes are not those of tools/evaluate.py
         progress=not options.quiet,
-        # Processes import the main program. A program without cli.main may start a run then.
-        side_by_side=options.owns_process,
+        side_by_side=options.owns_process,  # a process imports the main program, which may start a run there
     )
     result["evaluation"] = evaluated | comparison(evaluated, training)
     write_json(run.result, result)

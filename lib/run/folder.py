@@ -1,16 +1,6 @@
-"""Run folders: everything that is recorded about a run.
+"""Run folders: everything that is recorded about a run. See docs/running.md for the files."""
 
-runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[=<value>][-<change>...][-seed<N>][-<k>]/
-    params.json       hyperparameters, command line, seed, commit, versions, machine
-    episodes.csv      one row per episode
-    events.out.*      TensorBoard
-    videos/           recorded episodes, if any
-    checkpoints/      the newest, the one before it, and the best
-    result.json       how the run ended
-    curve.png         learning curve, drawn at the end
-    lock              locked file with the id of the process that works on the run
-"""
-
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -44,25 +34,18 @@ CODE = ("lib", "chapter08", "chapter09", "distributed", "tools", "benchmarks", "
 
 
 class RunFolder:
-    """A run folder, which exists. It is locked against other processes until `close`.
-
-    Attributes:
-        result: path of result.json, which does not exist while the run is learning.
-
-    Raises:
-        UsageError: if another process works on the run.
-    """
+    """A run folder, which exists. It is locked until `close`; a lock of another process is a UsageError."""
 
     def __init__(self, path: Path):
-        self.path = path
-        self.checkpoints, self.result = path / "checkpoints", path / "result.json"
-        self._lock = FileLock(self.path / "lock", timeout=1, thread_local=False)  # a tool may look for a moment
+        self.path, self.checkpoints = path, path / "checkpoints"
+        self.result = path / "result.json"  # which does not exist while the run is learning
+        lock = path / "lock"
+        self._lock = FileLock(lock, timeout=1, thread_local=False)  # a tool may look for a moment
         try:
             self._lock.acquire()
         except Timeout as error:
-            holder = Path(self._lock.lock_file).read_text()
-            raise UsageError(f"{self.path} is in use by process {holder}; stop that process first") from error
-        Path(self._lock.lock_file).write_text(str(os.getpid()))
+            raise UsageError(f"{path} is in use by process {lock.read_text()}; stop that process first") from error
+        lock.write_text(str(os.getpid()))
         self.checkpoints.mkdir(exist_ok=True)
 
     def add_session(self, device: torch.device, knobs: Json) -> None:
@@ -72,11 +55,8 @@ class RunFolder:
         recorded, current = read_params(self.path), session(device)
         last = recorded["sessions"][-1]
         if last["commit"] != current["commit"]:
-            log.warning(
-                "The code has changed since the last session: its commit was %s, and is %s. The resumed run may differ "
-                "from an uninterrupted one.",
-                *(last["commit"], current["commit"]),
-            )
+            text = "The code has changed: its commit was %s, and is %s. The run may differ from an uninterrupted one."
+            log.warning(text, last["commit"], current["commit"])
         recorded |= {"knobs": recorded["knobs"] | knobs, "sessions": [*recorded["sessions"], current]}
         write_json(self.path / "params.json", recorded)
 
@@ -85,17 +65,18 @@ class RunFolder:
 
 
 def new_folder(runs_dir: Path, name: str) -> Path:
-    """Create the folder of a new run; `name` follows the time in its name."""
-    stem = f"{datetime.now():%Y-%m-%dT%H%M}-{name.replace(os.sep, '-')}"
+    """Create the folder of a new run; `name` follows the time in its name. A number follows if the folder exists."""
+    path = stem = runs_dir / f"{datetime.now():%Y-%m-%dT%H%M}-{name.replace(os.sep, '-')}"
     runs_dir.mkdir(parents=True, exist_ok=True)
-    for k in itertools.count(1):
-        path = runs_dir / (stem if k == 1 else f"{stem}-{k}")
+    numbers = itertools.count(2)
+    while True:
         with suppress(FileExistsError):
             path.mkdir()
-            break
-    return path.resolve()
+            return path.resolve()
+        path = stem.with_name(f"{stem.name}-{next(numbers)}")
 
 
+@dataclasses.dataclass
 class GrowingFiles:
     """The sizes of the files that only grow, episodes.csv and TensorBoard's event files.
 
@@ -103,11 +84,8 @@ class GrowingFiles:
     `flush` is a function that writes buffered data to the files.
     """
 
-    PATTERNS = ("episodes.csv", "events.out.tfevents.*")
-
-    def __init__(self, folder: Path, flush: Callable[[], object] = lambda: None):
-        self.folder = folder
-        self.flush = flush
+    folder: Path
+    flush: Callable[[], object] = lambda: None
 
     def state_dict(self) -> dict[str, int]:
         self.flush()
@@ -125,7 +103,7 @@ class GrowingFiles:
                 os.truncate(path, sizes[path.name])
 
     def _files(self) -> list[Path]:
-        return sorted(path for pattern in self.PATTERNS for path in self.folder.glob(pattern))
+        return sorted([*self.folder.glob("episodes.csv"), *self.folder.glob("events.out.tfevents.*")])
 
 
 def in_use(run: Path) -> bool:
@@ -140,10 +118,9 @@ def in_use(run: Path) -> bool:
 
 
 def find(name: str, runs_dir: Path) -> Path:
-    """Return the folder of a run, given by its path or by its name in runs_dir.
+    """Return the folder of a run, given by its path, also from the project's folder, or by its name in runs_dir.
 
-    A path may also begin in the project's folder, such as models/pong. "last" is the run in runs_dir that was started
-    or resumed last.
+    "last" is the run in runs_dir that was started or resumed last.
     """
     path = next((path for path in places(name, runs_dir) if path.is_dir()), None)
     if path is None:

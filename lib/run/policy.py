@@ -61,9 +61,6 @@ class RandomPolicy:
     """Policy that draws among the legal actions, whose returns a trained agent has to exceed.
 
     Numbers with two bounds are drawn uniformly; see gymnasium's Box.sample for others.
-
-    Args:
-        env: environment from make_env.
     """
 
     def __init__(self, env: DiscreteEnv):
@@ -100,11 +97,9 @@ class GreedyPolicy:
 
     def __init__(self, net: nn.Module):
         self.net = net
+        self.score_name, self.less_greedy = "Q", ["--epsilon", "0.05"]
         if isinstance(net, ActorCritic):
-            self.score_name = "parameter" if net.distribution.shape else "probability"
-            self.less_greedy: tuple[str, ...] = ("--sample",)
-        else:
-            self.score_name, self.less_greedy = "Q", ("--epsilon", "0.05")
+            self.score_name, self.less_greedy = "parameter" if net.distribution.shape else "probability", ["--sample"]
         self.has_memory = isinstance(net, MemoryModel)
         self._memories: dict[np.random.Generator, torch.Tensor] = {}  # of the episodes to which the generators belong
 
@@ -133,18 +128,12 @@ class GreedyPolicy:
 
 
 class SampledPolicy(GreedyPolicy):
-    """Policy that draws its actions from the distribution of an ActorCritic, as a PPO agent does in training.
-
-    Raises:
-        UsageError: if the network gives action values instead of probabilities.
-    """
+    """Policy that draws its actions from the distribution of an ActorCritic, as a PPO agent does in training."""
 
     def __init__(self, net: nn.Module):
         super().__init__(net)
         if not isinstance(net, ActorCritic):
-            raise UsageError(
-                "--sample needs a network that gives probabilities, and this run's gives action values; use --epsilon"
-            )
+            raise UsageError("--sample needs probabilities, and this run's network gives action values; use --epsilon")
 
     @torch.no_grad()
     def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:

@@ -21,9 +21,7 @@ class ReturnDistributionFigure(HeldOutStates):
     """Figures that always show the same states, so that they can be compared over time.
 
     A row per state shows its image and the predicted return distribution of each action. A vertical line is the mean.
-    Invalid actions are left empty. If there are more than MAX_ACTIONS actions, those with the highest values in any of
-    the states are drawn.
-
+    Invalid actions are left empty. Of more than MAX_ACTIONS, those with the highest values in any state are drawn.
     A warning is logged once if more than AT_END of the probability mass is on the first or the last atom.
 
     Args:
@@ -32,7 +30,7 @@ class ReturnDistributionFigure(HeldOutStates):
     """
 
     STATES = 4
-    AT_END = 0.9  # mean probability mass of an end atom that causes the warning
+    AT_END = 0.9
 
     def __init__(self, net: DQN, buffer: Ring):
         super().__init__(buffer, number=self.STATES)
@@ -47,19 +45,15 @@ class ReturnDistributionFigure(HeldOutStates):
             predicted = net.predict(self.states.to(net.support.device))
             probs, values = predicted.exp().cpu().numpy(), net.values(predicted).cpu().numpy()
         support = net.support.cpu().numpy()
-        self._warn_at_end(probs, values, support)
-        return _draw(net.split(self.states)[0].numpy(), probs, values, support)
-
-    def _warn_at_end(self, probs: np.ndarray, values: np.ndarray, support: np.ndarray) -> None:
         at_ends = probs[values != INVALID][:, [0, -1]].mean(axis=0)
         if at_ends.max() > self.AT_END and not self._is_warned:
             self._is_warned = True
             log.warning(
                 "%.0f %% of the predicted probability mass is on the support's end atom %g. If returns can lie beyond "
                 "it, start a new run with a wider support (see --help).",
-                100 * at_ends.max(),
-                support[-at_ends.argmax()],
+                *(100 * at_ends.max(), support[-at_ends.argmax()]),
             )
+        return _draw(net.split(self.states)[0].numpy(), probs, values, support)
 
 
 def _draw(images: np.ndarray, probs: np.ndarray, values: np.ndarray, support: np.ndarray) -> Figure:

@@ -21,22 +21,10 @@ from lib.errors import UsageError
 from lib.experience.interface import ExperienceSource, Stateful
 from lib.experience.snapshot import without_actions
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
-from lib.run import console
+from lib.run import checkpoint, console, evaluation
 from lib.run.arguments import RunOptions, describe, options_of_book
-from lib.run.checkpoint import (
-    Checkpoints,
-    Iteration,
-    load_initial_weights,
-    newest,
-    numbered,
-    restore,
-    restore_files,
-)
-from lib.run.console import Screen, continue_command
 from lib.run.episode_player import EpisodePlayer
-from lib.run.episodes import EpisodeFile, Episodes, remove_videos
-from lib.run.evaluation import EPISODES_BETWEEN, attach_evaluation, evaluate_at_end, make_players
-from lib.run.events import EpisodeEvents, TrainingEvents, attach_as_last, register_events
+from lib.run.episodes import EpisodeEvents, EpisodeFile, Episodes, TrainingEvents, attach_as_last, register_events
 from lib.run.folder import GrowingFiles, RunFolder, new_folder, read_json, require_spaces, write_json
 from lib.run.policy import GreedyPolicy
 from lib.run.speed import Speed
@@ -72,7 +60,6 @@ def setup_ignite(
         engine: training engine, which runs once. Its process function returns at least {"loss": float}. Every value is
             written as train/<name> every log_every iterations. A value that is a function is called only then.
         params: hyperparameters, or a namespace with the book's fields.
-        source: experience source.
         run_name: name of the script.
         extra_metrics: names of further engine.state.metrics to write as train/<name>.
         args: options from the command line; None for a new run with the defaults, in runs/ of the current folder.
@@ -88,7 +75,6 @@ def setup_ignite(
         UsageError: if the run to resume is in use, if an option needs `save`, if the environment cannot be made again
             for evaluations or videos, or if a checkpoint does not fit.
         Fault: if no checkpoint of the run to resume can be read.
-        TypeError, ValueError: if another argument is wrong.
     """
     start_console()
     params, options = as_hyperparameters(params), args or options_of_book()
@@ -96,9 +82,7 @@ def setup_ignite(
     net = save.get("net")
     assert net is None or isinstance(net, nn.Module)
     if net is None and (options.resume or options.init or options.evaluate_every):
-        raise UsageError(
-            "--resume, --init and --evaluate-every need the network; pass save={'net': net} to setup_ignite"
-        )
+        raise UsageError("--resume, --init and --evaluate-every need the network; pass save={'net': net}")
     if options.owns_process and net is not None:
         choose_threads(net)
     show_progress(not options.quiet)
@@ -130,8 +114,9 @@ def setup_ignite(
         players: list[EpisodePlayer] = []
         recorder: Recorder | None = None
         with undisturbed():
-            if net is not None and options.evaluate_every:
-                players = make_players(partial(make_env, params.env_name, any_actions=True), EPISODES_BETWEEN)
+            if options.evaluate_every:
+                new_env = partial(make_env, params.env_name, any_actions=True)
+                players = evaluation.make_players(new_env, evaluation.EPISODES_BETWEEN)
                 closing += [player.env.close for player in players]
             if options.record_every:
                 from lib.run import videos  # few runs need it
@@ -145,13 +130,14 @@ def setup_ignite(
         if isinstance(params, Hyperparameters) and not params.checkpoint_replay:
             saved.pop("replay", None)
         objects: dict[str, Stateful] = {"source": source, "episodes": episodes, "speed": speed, **saved}
-        content = newest(folder.checkpoints)  # of the checkpoint; {} without one
+        content = checkpoint.newest(folder.checkpoints)  # of the checkpoint; {} without one
         warm_up = 0 if "replay" in content else params.warm_up  # agent steps until learning starts
         if content:
             if options.new_episodes:
                 content["source"] = without_actions(content["source"])
-            again = {"speed"} if warm_up else set()  # after another warm-up, the replay ratio is counted anew
-            restore({name: each for name, each in objects.items() if name not in again}, content)
+            # After another warm-up, the replay ratio is counted anew.
+            kept = {name: each for name, each in objects.items() if name != "speed" or not warm_up}
+            checkpoint.restore(kept, content)
             log.info("Resumed at step %s.", f"{source.steps_done:,}")
             if stopper.interrupted():
                 raise UsageError(
@@ -159,34 +145,33 @@ def setup_ignite(
                     f"{since_process_start() - began:.0f} s; give more, or --new-episodes"
                 )
         elif options.init:
-            load_initial_weights(options.init, saved)
+            checkpoint.load_initial_weights(options.init, saved)
         if options.resume:
             if not content:
                 log.info("The run was stopped before its first checkpoint and starts again from the beginning.")
             source.start()
-        settings = {"script": run_name, "seed": options.seed, **options.knobs, **dataclasses.asdict(params)}
         tracker: Tracker | None = None
         if options.track:
             from lib.run import tracking
 
+            settings = {"script": run_name, "seed": options.seed, **options.knobs, **dataclasses.asdict(params)}
             tracker = tracking.start(options.track, folder.path, settings, steps)
             undo.callback(tracker.attempt, tracker.close, 1)
         if options.resume:  # the run is accepted, and its files change from here on
             folder.add_session(options.device, options.knobs)
-            restore_files(folder, content.get("files", {}), source.steps_done)
-            remove_videos(folder.path, episodes.count)
+            checkpoint.restore_files(folder, content.get("files", {}), source.steps_done, episodes.count)
         board = TensorBoard(folder.path, tracker)
         undo.callback(board.close)
 
         # Handlers of an event run in the order in which they are attached.
         register_events(engine)
-        random_state = RandomState(options.device)
-        loop: dict[str, Stateful] = {"iteration": Iteration(engine), "average": board.average, "random": random_state}
+        loop: dict[str, Stateful] = {"average": board.average, "random": RandomState(options.device)}
+        loop["iteration"] = checkpoint.Iteration(engine)
         if content:
             # When the loop starts, ignite resets the counter of iterations and the average. No handler draws random
             # numbers between this one and the first batch. A copy, because the content keeps the file open.
             content = copy.deepcopy({name: content[name] for name in loop})
-            engine.add_event_handler(Events.EPOCH_STARTED(once=1), partial(restore, loop, content))
+            engine.add_event_handler(Events.EPOCH_STARTED(once=1), partial(checkpoint.restore, loop, content))
             # It has nothing to learn if it was stopped before its result or its evaluation was written.
             end = stopper.check if episodes.solved is None else stopper.solved
             engine.add_event_handler(Events.EPOCH_STARTED(once=1), end)
@@ -199,10 +184,8 @@ def setup_ignite(
         engine.add_event_handler(Events.ITERATION_COMPLETED, episodes)
         board.attach_all(engine, speed, extra_metrics, figures)
         if net is not None and options.evaluate_every:
-            policy = GreedyPolicy(net)
-            attach_evaluation(
-                engine, options.evaluate_every, policy, players, options.seed, steps, speed.paused, stopped
-            )
+            arguments = GreedyPolicy(net), players, options.seed, steps, speed.paused, stopped
+            evaluation.attach_evaluation(engine, options.evaluate_every, *arguments)
         engine.add_event_handler(speed.every, source.report, folder.path)
         if recorder is not None and tracker is not None:
             recorder.on_video = tracker.send
@@ -218,20 +201,19 @@ def setup_ignite(
 
         engine.add_event_handler(TrainingEvents.LEARNING_STARTED, learning_started)
         if not options.quiet:
-            Screen(episodes, speed, warm_up, stopper.step_limit, time_limit).attach(engine)
+            console.Screen(episodes, speed, warm_up, stopper.step_limit, time_limit).attach(engine)
         stopper.watch_ends(engine)  # after the episodes: one that solves the game at the limit counts
         if net is not None:  # after all that changes the state
-            Checkpoints(objects, folder.checkpoints, params.checkpoint_every, stopper).attach(engine)
+            checkpoint.Checkpoints(objects, folder.checkpoints, params.checkpoint_every, stopper).attach(engine)
 
         def finish(engine: Engine) -> None:
             """Write the result, close everything, evaluate the network, draw the learning curve, unlock the folder."""
             reason = stopper.reason or ENDED
             engine.state.stopped = reason  # type: ignore[attr-defined]
             result = read_json(folder.result)
-            if result.get("steps") == episodes.steps:  # a run that was resumed only for its evaluation
-                result["stopped"] = reason
-            else:
-                result = _describe_result(engine, reason, episodes, speed) | source.report(folder.path)
+            if result.get("steps") != episodes.steps:  # unless the run was resumed only for its evaluation
+                result = _describe_result(engine, episodes, speed) | source.report(folder.path)
+            result["stopped"] = reason
             write_json(folder.result, result)
             board.write_end(result)
             console.log_result(engine, reason, episodes, speed, source.frame_skip)
@@ -246,8 +228,8 @@ def setup_ignite(
             is_due = is_complete and "evaluation" not in result and episodes.count and not stopper.signals
             try:
                 if net is not None and is_due:
-                    arguments = GreedyPolicy(net), params.env_name, options, folder, list(episodes.returns), result
-                    _optional("evaluation", evaluate_at_end, *arguments)
+                    arguments = net, params.env_name, options, folder, list(episodes.returns), result
+                    _optional("evaluation", evaluation.evaluate_at_end, *arguments)
                 if episodes.count:
                     from lib.run import curve  # late, because pandas and matplotlib take a second
 
@@ -256,13 +238,13 @@ def setup_ignite(
                     _optional("tracking", tracker.finish, folder.path, result)
             finally:
                 folder.close()  # not before: a run that is resumed meanwhile would have its result overwritten
-            is_saved = bool(numbered(folder.checkpoints, "step"))
+            is_saved = bool(checkpoint.numbered(folder.checkpoints, "step"))
             console.log_next_steps(folder.path, params, options, episodes, reason, is_saved)
 
         def explain(kind: object, error: BaseException | None, trace: object) -> None:
             """Add the command that continues the run to an error, but not to Ctrl-C."""
-            if isinstance(error, Exception) and numbered(folder.checkpoints, "step"):
-                command = continue_command(folder.path, params.env_name, options, options.stop_after)
+            if isinstance(error, Exception) and checkpoint.numbered(folder.checkpoints, "step"):
+                command = console.continue_command(path, params.env_name, options, options.stop_after)
                 error.add_note(f"To continue: {command}")
 
         def abandon(engine: Engine, error: BaseException) -> None:
@@ -296,22 +278,20 @@ def _attach_decay(engine: Engine, params: Hyperparameters, optimizer: object, so
     for group in optimizer.param_groups:
         group.setdefault("initial_lr", group["lr"])
 
+    @engine.on(Events.ITERATION_STARTED)
     def adapt() -> None:
         share = 1.0 - fall * min(1.0, source.steps_done / params.learning_rate_steps)
         for group in optimizer.param_groups:
             group["lr"] = share * group["initial_lr"]
 
-    engine.add_event_handler(Events.ITERATION_STARTED, adapt)
 
-
-def _describe_result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed) -> dict[str, object]:
+def _describe_result(engine: Engine, episodes: Episodes, speed: Speed) -> dict[str, object]:
     """Return the content of result.json. JSON has neither NaN nor infinity, so None stands for them."""
 
     def finite(value: float) -> float | None:
         return value if math.isfinite(value) else None
 
     return {
-        "stopped": stopped,
         "steps": episodes.steps,
         "iterations": engine.state.iteration,
         "episodes": episodes.count,

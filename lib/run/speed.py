@@ -10,7 +10,7 @@ from ignite.engine import Engine, Events
 from ignite.handlers import Timer
 
 from lib.experience.interface import ExperienceSource
-from lib.run.events import EpisodeEvents, TrainingEvents
+from lib.run.episodes import EpisodeEvents, TrainingEvents
 from lib.system.clock import since_process_start
 
 
@@ -32,8 +32,7 @@ class Mark(NamedTuple):
 class Speed:
     """Agent steps per second and seconds by part of training. The warm-up is measured separately.
 
-    `every` is the number of iterations between two updates of the metrics. `has_replay` is false if every step is
-    learnt from once, so that there is no replay ratio.
+    Metrics are updated on every `every`-th iteration. Without `has_replay`, there is no replay ratio.
     """
 
     WINDOW = 1000  # agent steps over which the recent speed is measured
@@ -58,11 +57,10 @@ class Speed:
 
     def attach(self, engine: Engine) -> None:
         """Time the two parts of an iteration, fetching the batch and learning, and update the metrics on `every`."""
-        for timer, start, end in (
-            (self._batch_timer, Events.GET_BATCH_STARTED, Events.GET_BATCH_COMPLETED),
-            (self._learn_timer, Events.ITERATION_STARTED, Events.ITERATION_COMPLETED),
-        ):
-            timer.attach(engine, start=Events.STARTED, resume=start, pause=end)
+        batch = {"resume": Events.GET_BATCH_STARTED, "pause": Events.GET_BATCH_COMPLETED}
+        learn = {"resume": Events.ITERATION_STARTED, "pause": Events.ITERATION_COMPLETED}
+        self._batch_timer.attach(engine, start=Events.STARTED, **batch)
+        self._learn_timer.attach(engine, start=Events.STARTED, **learn)
         engine.add_event_handler(Events.STARTED, self._run_started)
         engine.add_event_handler(Events.GET_BATCH_COMPLETED, self._batch_completed)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self._iteration_completed)
@@ -123,10 +121,9 @@ class Speed:
 
     def _batch_completed(self, engine: Engine) -> None:
         self._samples += _count_transitions(engine.state.batch)
-        if not self._marks:
-            self._end_warm_up(engine)
-
-    def _end_warm_up(self, engine: Engine) -> None:
+        if self._marks:
+            return
+        # The warm-up has ended.
         begun, self._start = self._start, self._mark()
         self.warm_up = self._start.since(begun)
         self.learning_since = since_process_start()
@@ -154,10 +151,8 @@ class Speed:
         iterations = max(1, engine.state.iteration - self._iteration)
         # No steps if the only batch so far is the one that ended the warm-up.
         steps, samples = self.exp_source.steps_done - self._counted[0], self._samples - self._counted[1]
-        parts = self.parts
-        metrics = engine.state.metrics
-        metrics["avg_fps"] = self.recent
-        metrics["replay_ratio"] = samples / steps if steps else math.nan
+        metrics, parts = engine.state.metrics, self.parts
+        metrics |= {"avg_fps": self.recent, "replay_ratio": samples / steps if steps else math.nan}
         metrics |= {part: 1000 / iterations * (parts[part] - self._parts[part]) for part in self.names}
         metrics |= self.exp_source.metrics()
         self._iteration, self._parts = engine.state.iteration, parts

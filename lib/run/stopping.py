@@ -13,16 +13,13 @@ from types import FrameType
 from ignite.engine import Engine, Events
 
 from lib.errors import CallInterrupted, Fault, Interrupted
-from lib.run.events import EpisodeEvents, TrainingEvents
+from lib.run.episodes import EpisodeEvents, TrainingEvents
 from lib.system.clock import since_process_start
 from lib.system.processes import SIGNALS
 
 # Reasons for the end of a run, besides the names of the signals.
-SOLVED = "solved"
-STEPS = "step limit"
-TIME = "time limit"
-NOT_FINITE = "loss not finite"
-ENDED = "ended by the script"
+SOLVED, STEPS, TIME = "solved", "step limit", "time limit"
+NOT_FINITE, ENDED = "loss not finite", "ended by the script"
 
 EXIT_CODES = {SOLVED: 0, STEPS: 0, TIME: 0, ENDED: 0, NOT_FINITE: 1} | {number.name: 128 + number for number in SIGNALS}
 
@@ -37,25 +34,16 @@ class Stopper:
     and the steps since the last checkpoint are lost. Native code cannot be interrupted. An iteration that takes longer
     than PATIENCE seconds prints the line at which each thread is.
 
-    Args:
-        steps: function that returns the agent steps so far.
-        step_limit: agent steps at which the run stops.
-        time_limit: seconds after the start of this process after which the run stops, or None for no limit.
-
-    Attributes:
-        reason: a key of EXIT_CODES as soon as the run has a reason to end, else None.
-        signals: numbers of the signals that the run has received.
+    `steps` returns the agent steps so far. `time_limit` counts in seconds from the start of this process.
     """
 
     GRACE = 5.0  # seconds
     PATIENCE = 300.0  # seconds
 
     def __init__(self, steps: Callable[[], int], step_limit: int, time_limit: float | None):
-        self.steps = steps
-        self.step_limit = step_limit
-        self.time_limit = time_limit
-        self.reason: str | None = None
-        self.signals: list[int] = []
+        self.steps, self.step_limit, self.time_limit = steps, step_limit, time_limit
+        self.reason: str | None = None  # a key of EXIT_CODES as soon as the run has a reason to end
+        self.signals: list[int] = []  # numbers of the signals that the run has received
         self._learning = False
         self._previous_handlers: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
         self._report_due = math.inf  # when the report of a long iteration has to be postponed, by time.monotonic()

@@ -11,9 +11,8 @@ from ignite.handlers.tensorboard_logger import OutputHandler, TensorboardLogger
 from ignite.metrics import RunningAverage
 from torch.utils.tensorboard import SummaryWriter
 
-from lib.run.episodes import SMOOTHING, Episodes
+from lib.run.episodes import SMOOTHING, EpisodeEvents, Episodes, TrainingEvents
 from lib.run.evaluation import SPREAD
-from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.run.speed import Speed
 
 if TYPE_CHECKING:
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 
 FIGURES_EVERY = 5_000  # iterations between two figures
 
-# Entries of result.json that are written as result/<name>, besides steps_per_second of this process. TensorBoard sorts
-# its groups by name, so that the curves come first.
+# Entries of result.json that are written as result/<name>, besides steps_per_second of this process.
 END = ("mean_100", "best_mean", "seconds")
 
 
@@ -61,10 +59,7 @@ class TensorBoard(TensorboardLogger):
         """Write episodes/* when an episode ends, evaluation/* after evaluations, and train/* and time/* on speed.every.
 
         episodes/* are written against the episode; the mean of 100 is also written against agent steps. It begins with
-        the tenth episode, because a mean of fewer depends on luck.
-
-        `extra_metrics` are names of further engine.state.metrics to write as train/*. `figures` are written as
-        pictures/* every FIGURES_EVERY iterations.
+        the tenth episode, because a mean of fewer depends on luck. `figures` become pictures/*.
         """
 
         def agent_step(engine: Engine, event_name: object) -> int:
@@ -100,9 +95,8 @@ class TensorBoard(TensorboardLogger):
 
     def write_end(self, result: Mapping[str, Any]) -> None:
         """Write result/* of a result.json, against the agent step."""
-        values = {name: result[name] for name in END}
-        values["steps_per_second"] = result["this_process"]["steps_per_second"]
-        for name, value in values.items():
+        speed = {"steps_per_second": result["this_process"]["steps_per_second"]}
+        for name, value in ({name: result[name] for name in END} | speed).items():
             if value is not None:
                 self.writer.add_scalar(f"result/{name}", value, result["steps"])
 

@@ -1,7 +1,4 @@
-"""Experiment trackers: the run at Weights & Biases or MLflow, beside its own files.
-
-A tracker gets the scalars that are written to TensorBoard's files, under the same tags. Its x axis is agent steps.
-"""
+"""Experiment trackers: TensorBoard's scalars, under the same tags, at Weights & Biases or MLflow, by agent steps."""
 
 import dataclasses
 import logging
@@ -72,9 +69,10 @@ def track_by_wandb(run: Path, settings: Mapping[str, object], steps: Callable[[]
         wandb.log({**scalars, "agent_steps": step})  # wandb's own steps would keep only the last of several calls
 
     def upload(path: Path) -> None:
-        is_video = path.suffix == ".webm"
-        file = wandb.Video(str(path), format="webm") if is_video else wandb.Image(str(path))
-        write({"video" if is_video else path.stem: file}, steps())
+        if path.suffix == ".webm":
+            write({"video": wandb.Video(str(path), format="webm")}, steps())
+        else:
+            write({path.stem: wandb.Image(str(path))}, steps())
 
     os.environ.setdefault("WANDB_PROJECT", PROJECT_NAME)
     quiet = wandb.Settings(console="off")
@@ -104,15 +102,9 @@ def _id(run: Path) -> str:
 
 
 def start(name: str, run: Path, settings: Mapping[str, object], steps: Callable[[], int]) -> Tracker:
-    """Open a new or resumed run at a tracker, one of arguments.TRACKERS.
-
-    Raises:
-        UsageError: if the tracker is not installed, does not answer or refuses.
-    """
+    """Open a run at one of arguments.TRACKERS. If it is not installed, does not answer or refuses: UsageError."""
     if find_spec(name) is None:
-        raise UsageError(
-            f"--track {name} needs the package {name}, which is not installed; run {install_command(name)}"
-        )
+        raise UsageError(f"--track {name} needs {name}, which is not installed; run {install_command(name)}")
     try:
         with undisturbed():
             return {"wandb": track_by_wandb, "mlflow": track_by_mlflow}[name](run, settings, steps)

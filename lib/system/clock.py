@@ -10,14 +10,10 @@ import psutil
 
 
 class Stopwatch:
-    """Add up the seconds spent in named parts of a loop: `with stopwatch("act"): ...`.
-
-    Attributes:
-        seconds: total seconds of each part, since the last call of `pop`.
-    """
+    """Add up the seconds spent in named parts of a loop: `with stopwatch("act"): ...`."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
+        self.seconds: dict[str, float] = defaultdict(float)  # of each part, since the last call of `pop`
 
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:

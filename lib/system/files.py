@@ -7,19 +7,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-# The root folder of the checkout.
-PROJECT = Path(__file__).resolve().parents[2]
-
+PROJECT = Path(__file__).resolve().parents[2]  # root folder of the checkout
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing. The old content of `path` stays until all of the new content is on the disk.
-
-    Raises:
-        OSError: if the file cannot be written.
-    """
+    """Open a file for writing. The old content of `path` stays until all of the new content is on the disk."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:

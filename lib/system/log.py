@@ -61,13 +61,9 @@ def bar_stream() -> TextIO | None:
 
 
 class TaskProgress(tqdm):  # type: ignore[type-arg] # tqdm is no generic class when it runs
-    """Progress of one task, used as a context manager.
+    """Progress of one task, used as a context manager. Its size, `total`, counts in `unit`, a word in the plural.
 
-    Args:
-        task: description of the task, such as "Evaluation".
-        total: size of the task, or None if unknown.
-        unit: unit of the size, in the plural, such as "episodes".
-        shown: whether to show anything; None for the setting of this process, see show_progress.
+    `shown` is None for the setting of this process; see show_progress.
     """
 
     monitor_interval = 0  # no thread that draws a bar between two updates

@@ -54,10 +54,9 @@ def torch_threads(number: int) -> Iterator[None]:
 
 
 def to_device(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
-    """Return a tensor on a device.
+    """Return a tensor on a device. The CPU does not wait for a copy to a GPU, which goes through pinned memory.
 
-    A copy to a GPU goes through pinned memory, so that the CPU does not wait for it. A tensor that is pinned already
-    must not be overwritten before the next synchronisation.
+    A tensor that is pinned already must not be overwritten before the next synchronisation.
     """
     if torch.device(device).type == "cuda" and tensor.device.type == "cpu":
         return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)

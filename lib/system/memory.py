@@ -10,18 +10,12 @@ import torch
 
 from lib.errors import Fault, UsageError
 
-# Parameters of mallopt(3), from glibc's malloc.h.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3), from glibc's malloc.h
+HEAP_BLOCK = 32 * 2**20  # largest block, in bytes, that glibc may serve from its heap
+KEPT = 8 * HEAP_BLOCK  # free bytes that glibc may keep at the top of its heap
 
-# Largest block, in bytes, that glibc may serve from its heap.
-HEAP_BLOCK = 32 * 2**20
-
-# Free bytes that glibc may keep at the top of its heap before it returns them to the system.
-KEPT = 8 * HEAP_BLOCK
-
-# Control group of this process, and the folder of all groups.
-GROUP = Path("/proc/self/cgroup")
-GROUPS = Path("/sys/fs/cgroup")
+GROUP = Path("/proc/self/cgroup")  # control group of this process
+GROUPS = Path("/sys/fs/cgroup")  # folder of all groups
 
 
 def keep_freed_memory() -> None:
@@ -29,8 +23,7 @@ def keep_freed_memory() -> None:
 
     The activations of a batch are blocks of some megabytes. By default glibc maps and unmaps each block, and the
     system clears it page by page. On two cores, a DQN batch of 32 then takes 23 ms, and 17.6 ms with this setting.
-    Blocks above 32 MiB, such as a checkpoint's copy of the replay buffer, are still returned at once. A `Trimmer`
-    limits the memory that is kept. Other C libraries do not have the setting and do not need it.
+    Blocks above 32 MiB, such as a checkpoint's copy of the replay buffer, are still returned at once.
     """
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         mallopt(M_MMAP_THRESHOLD, HEAP_BLOCK)

@@ -56,30 +56,22 @@ def kill_child(process: BaseProcess) -> None:
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Block SIGNALS in processes that are started in this context, so that Ctrl-C reaches only their parent."""
-    with _search_path_of_this_project():
-        resource_tracker.ensure_running()  # if it were started together with the process, it would unblock the signals
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    """Block SIGNALS in processes that are started in this context, so that Ctrl-C reaches only their parent.
 
-
-@contextmanager
-def _search_path_of_this_project() -> Iterator[None]:
-    """Let the fork server import this copy of the project, and nothing from the current folder.
-
-    The current folder may be somebody else's run folder. The server's children get this process's search path.
+    A fork server imports this copy of the project, and nothing from the current folder, which may be somebody else's
+    run folder. The server's children get this process's search path.
     """
-    before = dict(os.environ)
-    search_path = os.pathsep.join(filter(None, (str(PROJECT), before.get("PYTHONPATH"))))
+    environment = dict(os.environ)
+    search_path = os.pathsep.join(filter(None, (str(PROJECT), environment.get("PYTHONPATH"))))
     os.environ |= {"PYTHONSAFEPATH": "1", "PYTHONPATH": search_path}
+    resource_tracker.ensure_running()  # if it were started together with the process, it would unblock the signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.environ.clear()
-        os.environ |= before
+        os.environ |= environment
 
 
 def kill_with_parent() -> None:

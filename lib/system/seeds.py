@@ -10,11 +10,7 @@ import torch
 
 
 class RandomState:
-    """The global random generators of Python, numpy and torch as one object with a state_dict.
-
-    Args:
-        devices: devices in use. The generators of GPUs among them are included; other GPUs are left alone.
-    """
+    """The global random generators of Python, numpy, torch and its GPUs among `devices`, with one state_dict."""
 
     def __init__(self, *devices: torch.device):
         self._gpus = [device for device in devices if device.type in ("cuda", "mps")]

@@ -13,6 +13,7 @@ from lib.envs.vector_env import make_vector_env
 from lib.ppo.fast import FastModel
 from lib.ppo.rollout import Agent, Sampler
 from lib.run.episode_player import EpisodePlayer
+from lib.run.policy import SampledPolicy
 from ppo_setup import trainer_of
 from running import assignments, checkpoint_of, differences, episodes_of, run_in_parts
 
@@ -58,7 +59,7 @@ def test_a_run_is_resumed_bit_for_bit_and_its_policy_acts_alike_everywhere(answe
         parameters = model(torch.from_numpy(states))[0]
     assert np.array_equal(agent.policy(states), model.distribution.played(model.distribution.mode(parameters)).numpy())
     player = EpisodePlayer(env)  # its environment asserts that every action is in its space
-    for number, policy in enumerate((agent.policy, agent.sampled(), agent.random)):
+    for number, policy in enumerate((agent.policy, SampledPolicy(agent.policy.net), agent.random)):
         player.play(policy, 1, number)
     assert all(match.action_space.contains(action) for action in match.played)
     pytest.importorskip("onnxruntime")

@@ -14,7 +14,7 @@ from lib.errors import Fault, UsageError
 from lib.ppo.fast import FastModel
 from lib.run import checkpoint
 from lib.run.checkpoint import Checkpoints, Iteration, load, newest, remove_outdated, restore
-from lib.run.events import EpisodeEvents, register_events
+from lib.run.episodes import EpisodeEvents, register_events
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, Stopper
 from running import full_disk
 

@@ -10,8 +10,7 @@ from ignite.engine import Engine, Events
 from ptan.ignite import EndOfEpisodeHandler
 
 from lib.experience.interface import Episode
-from lib.run.episodes import Episodes
-from lib.run.events import EpisodeEvents, register_events
+from lib.run.episodes import EpisodeEvents, Episodes, register_events
 from sources import CountingSource
 
 

@@ -16,8 +16,8 @@ from fakes import Coded, Counting
 from lib.envs.single_env import make_env
 from lib.run import episode_player, evaluation
 from lib.run.episode_player import EpisodePlayer
+from lib.run.episodes import TrainingEvents, register_events
 from lib.run.evaluation import SPREAD, attach_evaluation, evaluate
-from lib.run.events import TrainingEvents, register_events
 
 
 def always(action):

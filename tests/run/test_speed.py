@@ -7,7 +7,7 @@ import torch
 from ignite.engine import Engine
 
 from lib.run import speed as speed_module
-from lib.run.events import register_events
+from lib.run.episodes import register_events
 from lib.run.speed import Speed
 from sources import CountingSource
 

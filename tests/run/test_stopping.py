@@ -11,7 +11,7 @@ from fakes import Counting
 from lib.envs import checked_env
 from lib.errors import CallInterrupted, Interrupted
 from lib.run import stopping
-from lib.run.events import EpisodeEvents, register_events
+from lib.run.episodes import EpisodeEvents, register_events
 from lib.run.speed import Speed
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, SIGNALS, SOLVED, STEPS, TIME, Stopper
 from lib.system.clock import since_process_start

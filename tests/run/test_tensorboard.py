@@ -7,8 +7,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lib.experience.interface import Episode
 from lib.run import tensorboard
-from lib.run.episodes import Episodes
-from lib.run.events import register_events
+from lib.run.episodes import Episodes, register_events
 from lib.run.speed import Speed
 from lib.run.tensorboard import TensorBoard
 from sources import CountingSource
