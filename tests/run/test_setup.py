@@ -129,8 +129,8 @@ def test_an_error_saves_nothing_closes_all_and_says_how_to_continue(tmp_path, mo
         if fails == "learning" and iteration == 4:
             raise RuntimeError("the loss broke")
 
+    monkeypatch.setattr(ExperienceSourceFirstLast, "close", lambda source: done.append("closed"))
     own = set_up(tmp_path, Failing("raise", at=9) if fails == "acting" else None, process, save={"net": net})
-    monkeypatch.setattr(own.source, "close", lambda: done.append("closed"))
     own.engine.add_event_handler(Events.EXCEPTION_RAISED, lambda engine, error: done.append("handled"))
     with pytest.raises(RuntimeError, match="broke") as error:
         own.engine.run(own.batches)
