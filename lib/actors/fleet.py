@@ -1,7 +1,7 @@
 """The fleet: actors that play segments for a learner, wherever an engine runs them.
 
-Orders belong to the batch, not to an actor. If an actor is lost, the caller sees that fewer orders are open, and orders
-those segments from other actors. The lost one starts again, with new episodes, and joins when it is ready.
+If an actor is lost, fewer orders are open, and the caller orders those segments from others. The lost one starts again,
+with new episodes, and joins when it is ready.
 """
 
 import csv
@@ -293,13 +293,11 @@ class Fleet(Generic[Segment]):
             )
         if record.node is not None:  # otherwise it waited for room on a node that has died
             record.losses += 1
-            differs = f" From version {self._version} of the weights on, the run differs from one without a loss."
-            log.warning(
-                "%s %s. Its unfinished episodes are lost, and it starts new ones.%s",
-                name,
-                reason,
-                differs if self.lost == 1 else "",
-            )
+            log.warning("%s %s. Its unfinished episodes are lost, and it starts new ones.", name, reason)
+            if self.lost == 1:
+                log.warning(
+                    "From version %d of the weights on, the run differs from one without a loss.", self._version
+                )
         self._start(index)
 
     def speed(self) -> float:
@@ -311,13 +309,10 @@ class Fleet(Generic[Segment]):
     def verdict(self) -> str:
         """Say how many actors play, which do not, who waits for whom, and whether more actors would help."""
         sentences = [f"{sum(record.ready for record in self.records)} of {len(self.records)} actors play"]
-        away = [index for index, record in enumerate(self.records) if not record.ready]
-        for text, indices in (
-            ("waiting for room (see `ray status`)", [index for index in away if self.records[index].node is None]),
-            ("making or restoring environments", [index for index in away if self.records[index].node is not None]),
-        ):
-            if indices:
-                sentences.append(f"{text}: {', '.join(map(str, indices[:10]))}{', ...' if len(indices) > 10 else ''}")
+        for text, has_room in (("waiting for room (see `ray status`)", False), ("making environments", True)):
+            away = [i for i, record in enumerate(self.records) if not record.ready and bool(record.node) == has_room]
+            if away:
+                sentences.append(f"{text}: {', '.join(map(str, away[:10]))}{', ...' if len(away) > 10 else ''}")
         elapsed = max(self._clock() - self._began, 1e-9)
         waiting = min(1.0, self._waited / elapsed)
         working = statistics.fmean(min(1.0, record.seconds / elapsed) for record in self.records)

@@ -65,7 +65,7 @@ class Segments(ExperienceSource):
         self.frame_skip = frame_skip(acting.env)
         self.fleet: Fleet[Segment] = Fleet(
             acting.engine,
-            list(map(self._name_of, range(acting.actors))),
+            [self._name_of(index) for index in range(acting.actors)],
             patience=acting.patience,
             stop_asked=lambda: self.stop_asked(),
             address=acting.address,
@@ -208,23 +208,14 @@ class Segments(ExperienceSource):
 
 
 def run(
-    num_of_actors: int,
-    acting: ActorSettings,
-    learner: PPOLearner,
-    updates: int,
-    asynchronous: bool = False,
+    num_of_actors: int, acting: ActorSettings, learner: PPOLearner, updates: int, asynchronous: bool = False
 ) -> Iterator[dict[str, float]]:
-    """Run distributed PPO without checkpoints or logs: actors play, and the learner trains and sends them weights.
-
-    The trainer's settings stay as they are: nothing is annealed, and no goal stops the run.
+    """Run distributed PPO without checkpoints, logs or annealing, and yield the metrics of each update.
 
     Args:
         num_of_actors: number of actors, instead of acting.actors.
         acting, learner, asynchronous: see Segments.
         updates: number of updates. After the last one, the actors are ended.
-
-    Yields:
-        The return value of PPOLearner.train for each update.
     """
     segments = Segments(dataclasses.replace(acting, actors=num_of_actors), learner, asynchronous)
     try:

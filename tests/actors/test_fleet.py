@@ -1,6 +1,5 @@
 """The fleet on every engine: what a learner may rely on while actors are slow, hang and die."""
 
-import itertools
 import logging
 import os
 import random
@@ -297,20 +296,3 @@ def test_the_verdict_names_who_waits_and_who_is_slow(faked, caplog, tmp_path):
     assert fleet.report(tmp_path) == {"actors": fleet.verdict()}
     rows = (tmp_path / "actors.csv").read_text().splitlines()
     assert (rows[3].split(",", 2)[2], rows[5]) == ("10,1,30.0,41.0,0,1.00", "4,,0,0,0.0,71.0,0,")
-
-
-def test_a_hundred_actors_never_stand_still_while_one_dies_now_and_then(faked):
-    draw, weights = random.Random(0), weights_of(1)
-    fleet, engine = faked(100, lambda _, method: draw.randint(50, 70) if method == "play" else 30.0, patience=100.0)
-    segments, full = 0, [engine.now]  # times at which a hundred more segments have come
-    for death in range(1, 6):
-        while engine.now < 100.0 + 360.0 * death:
-            for index in fleet.idle():
-                fleet.order(index, weights)
-            segments += len(fleet.take())
-            if segments >= 100 * len(full):
-                full.append(engine.now)
-        engine.lose(draw.randrange(100))
-    until(fleet, lambda: fleet.lost == 5)
-    assert max(after - before for before, after in itertools.pairwise(full[1:])) <= 75.0
-    assert len(full) > 25
