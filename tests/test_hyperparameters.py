@@ -95,11 +95,11 @@ def test_a_namespace_becomes_hyperparameters_if_it_has_the_books_fields():
         as_hyperparameters(book)
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_every_hyperparameter_is_explained(table):
-    lines = [line for line in explain(table["pong"]).splitlines() if not line.startswith(" ")]
-    assert [line.partition("=")[0] for line in lines] == [field.name for field in dataclasses.fields(table["pong"])]
-    assert all(re.search(r"=\S+ +[a-zA-Z0-9]\S", line) for line in lines)
+def test_every_hyperparameter_is_explained():
+    for table in TABLES:
+        lines = [line for line in explain(table["pong"]).splitlines() if not line.startswith(" ")]
+        assert [line.partition("=")[0] for line in lines] == [field.name for field in dataclasses.fields(table["pong"])]
+        assert all(re.search(r"=\S+ +[a-zA-Z0-9]\S", line) for line in lines)
 
 
 def test_the_textbook_rate_falls_linearly_to_0_at_the_last_step():

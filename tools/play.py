@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -48,19 +49,15 @@ def record_videos(play: PlayEpisode, episodes: int, folder: Path, step: int, rat
             raise UsageError(f"{path} exists; move it to another folder, or remove it, to record this episode again")
     for number, name in enumerate(names):
         with Video(folder / f"{os.getpid()}.part.webm", rate) as video:
-            result = record_episode(play, number, video)
+            with TaskProgress(f"Recording episode {number + 1}", unit="frames", shown=True) as progress:
+                result = play(number, partial(record, video, progress))
             print_result(number, result)
             print(video.keep(f"{name}{result.total:.7g}.webm"), flush=True)
 
 
-def record_episode(play: PlayEpisode, number: int, video: Video) -> EpisodeResult:
-    with TaskProgress(f"Recording episode {number + 1}", unit="frames", shown=True) as progress:
-
-        def record(frame: np.ndarray) -> None:
-            video.write(frame)
-            progress.update()
-
-        return play(number, record)
+def record(video: Video, progress: TaskProgress, frame: np.ndarray) -> None:
+    video.write(frame)
+    progress.update()
 
 
 def print_result(number: int, result: EpisodeResult) -> None:

@@ -69,8 +69,7 @@ class Search:
         try:
             while True:
                 finished = self.study.get_trials(deepcopy=False, states=[TrialState.COMPLETE, TrialState.PRUNED])
-                new = max(0, min(jobs, trials - len(finished)) - len(running))
-                running += [self._trial(threads) for _ in range(new)]
+                running += [self._trial(threads) for _ in range(len(running), min(jobs, trials - len(finished)))]
                 if not running:
                     return
                 running = [trial for trial in running if next(trial, "ended") != "ended"]

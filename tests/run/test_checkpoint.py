@@ -13,7 +13,7 @@ from torch import nn
 from lib.errors import Fault, UsageError
 from lib.ppo.fast import FastModel
 from lib.run import checkpoint
-from lib.run.checkpoint import Checkpoints, Iteration, load, newest, remove_outdated, restore
+from lib.run.checkpoint import Checkpoints, load, newest, remove_outdated, restore
 from lib.run.episodes import EpisodeEvents, register_events
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, Stopper
 from running import full_disk
@@ -124,42 +124,26 @@ def test_the_best_network_at_a_resumable_checkpoint_is_kept_until_the_next_one(t
     assert saved("step-30") == ["best-15", "step-20", "step-30"]
 
 
-class Scalar:
-    def __init__(self, value=0.0):
-        self.value = value
-
-    def state_dict(self):
-        return {"value": torch.tensor(self.value)}
-
-    def load_state_dict(self, state):
-        self.value = state["value"].item()
-
-
-def train(folder, iterations, every, losses=None, best_at=(), clock=lambda iteration: None):
-    """Train a network that is a number, which counts iterations. One iteration is one agent step.
+def train(folder, iterations, losses=None, best_at=(), clock=lambda iteration: None):
+    """Train a network whose weight counts iterations, and save it every ten. One iteration is one agent step.
 
     `clock` is called with the number of each iteration.
     """
-    net = Scalar()
+    net = nn.Linear(1, 1, bias=False)
 
     def process(engine, batch):
         clock(engine.state.iteration)
-        net.value = float(engine.state.iteration)
+        nn.init.constant_(net.weight, engine.state.iteration)
         return {"loss": (losses or {}).get(engine.state.iteration, 0.0)}
 
     engine = Engine(process)
     register_events(engine)
     stopper = Stopper(lambda: engine.state.iteration, iterations, None)
-    objects = {"net": net, "iteration": Iteration(engine), "epsilon": Scalar(1.0)}
     stopper.watch_loss(engine)
-
-    @engine.on(Events.ITERATION_COMPLETED)
-    def best(engine):
-        if engine.state.iteration in best_at:
-            engine.fire_event(EpisodeEvents.BEST_REWARD_REACHED)
-
+    best = Events.ITERATION_COMPLETED(event_filter=lambda engine, iteration: iteration in best_at)
+    engine.add_event_handler(best, Engine.fire_event, EpisodeEvents.BEST_REWARD_REACHED)
     stopper.watch_ends(engine)
-    Checkpoints(objects, folder, every, stopper).attach(engine)
+    Checkpoints({"net": net}, folder, 10, stopper).attach(engine)
     engine.run(iter(range(10_000)))
     stopper.release_signals()
     return stopper
@@ -167,12 +151,12 @@ def train(folder, iterations, every, losses=None, best_at=(), clock=lambda itera
 
 def test_checkpoints_are_saved_at_the_first_iteration_regularly_and_at_the_end_and_two_are_kept(tmp_path):
     (tmp_path / "step-copy.pt").write_bytes(b"mine")
-    train(tmp_path, 1, every=10)
+    train(tmp_path, 1)
     assert names(tmp_path) == ["step-000000001.pt", "step-copy.pt"]
-    train(tmp_path, 25, every=10, best_at=(3, 17))
+    train(tmp_path, 25, best_at=(3, 17))
     kept = ["best-000000017.pt", "step-000000020.pt", "step-000000025.pt", "step-copy.pt"]
     assert names(tmp_path) == kept
-    assert load(tmp_path / "best-000000017.pt") == {"net": {"value": torch.tensor(17.0)}}
+    assert load(tmp_path / "best-000000017.pt") == {"net": {"weight": torch.tensor([[17.0]])}}
 
 
 def test_checkpoints_are_at_most_five_minutes_apart(tmp_path, monkeypatch):
@@ -181,13 +165,13 @@ def test_checkpoints_are_at_most_five_minutes_apart(tmp_path, monkeypatch):
 
     clock(0)
     monkeypatch.setattr(checkpoint, "remove_outdated", lambda folder: None)
-    train(tmp_path, 12, every=10, clock=clock)
+    train(tmp_path, 12, clock=clock)
     saved = [int(name[5:14]) for name in names(tmp_path)]
     assert saved == [1, 6, 10, 12]  # after 5 x 70 seconds, by its steps, and at the end
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_the_last_good_state(tmp_path):
-    stopper = train(tmp_path, 25, every=10, losses={20: math.nan}, best_at=(20,))
+    stopper = train(tmp_path, 25, losses={20: math.nan}, best_at=(20,))
     assert EXIT_CODES[stopper.reason] == EXIT_CODES[NOT_FINITE] == 1
     assert names(tmp_path) == ["step-000000001.pt", "step-000000010.pt"]
 
@@ -196,8 +180,7 @@ def test_a_run_that_is_stopped_before_its_first_iteration_saves_nothing(tmp_path
     """A source of players stops the first batch at a time limit. A resumed run would fill its replay only in part."""
     engine = Engine(lambda engine, batch: {"loss": 0.0})
     register_events(engine)
-    objects = {"net": Scalar(), "iteration": Iteration(engine)}
-    Checkpoints(objects, tmp_path, 10, Stopper(lambda: 5, 100, None)).attach(engine)
+    Checkpoints({"net": nn.Linear(1, 1)}, tmp_path, 10, Stopper(lambda: 5, 100, None)).attach(engine)
     engine.run(iter(()), epoch_length=1)
     assert names(tmp_path) == []
 
