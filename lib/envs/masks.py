@@ -10,6 +10,8 @@ import math
 import numpy as np
 from gymnasium import spaces
 
+NUMERIC = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)  # others than Dict and Tuple
+
 
 def choices(space: spaces.Space[object]) -> list[int]:
     """Return the number of options of each choice in a Discrete or MultiDiscrete action; none for other spaces."""
@@ -48,9 +50,9 @@ class MaskedBox(spaces.Box):
     def __init__(self, plain: spaces.Box, actions: int):
         self.plain = plain
         self.actions = actions
-        self.stacked = isinstance(plain, StackedBox)
+        stacked = isinstance(plain, StackedBox)
         low, high = (
-            np.stack([append_mask(frame, mask) for frame in bound]) if self.stacked else append_mask(bound, mask)
+            np.stack([append_mask(frame, mask) for frame in bound]) if stacked else append_mask(bound, mask)
             for bound, mask in ((plain.low, np.zeros(actions)), (plain.high, np.ones(actions)))
         )
         super().__init__(low, high, dtype=low.dtype.type)

@@ -15,14 +15,13 @@ import numpy as np
 from gymnasium import spaces
 
 from lib.envs.atari import SCREEN
-from lib.envs.masks import MaskedBox
+from lib.envs.masks import NUMERIC, MaskedBox
 from lib.errors import UsageError
 
 log = logging.getLogger(__name__)
 
 MIN_IMAGE_SIDE = 36  # pixels; the smallest side that the convolutions for images can process
 Place = tuple[str | int, ...]  # names and indices that lead to a part of an observation
-USABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)  # others than Dict and Tuple
 UNBOUNDED = np.iinfo(np.int32).max  # larger bounds are only the range of the data type
 LUMINANCE = np.array([0.2125, 0.7154, 0.0721])  # of red, green and blue, as in gymnasium's GrayscaleObservation
 
@@ -105,7 +104,7 @@ def prepare(space: spaces.Space[object], env_id: str, channel_axis: object = Non
     if channel_axis not in (None, 0, 1, 2):
         raise UsageError(f"{env_id} has channel_axis={channel_axis!r}; it has to be 0, 1 or 2")
     parts = dict(_leaves(space))
-    usable = {place: part for place, part in parts.items() if isinstance(part, USABLE)}
+    usable = {place: part for place, part in parts.items() if isinstance(part, NUMERIC)}
     if not usable:
         raise UsageError(
             f"{env_id} has the observation space {space}, which no network here can use; it has to be "
@@ -174,10 +173,8 @@ def _fill(conversion: Conversion, name: str, channel_axis: object) -> None:
         conversion.add(f"reshaped to {shape}", lambda array: array.reshape(shape))
     if 0 in shape or len(shape) > 3:
         raise UsageError(
-            f"{name} has the observation space {original}, of {len(shape)} dimensions; the networks here take "
-            "vectors (n,), boards and images (height, width), with or without channels. gymnasium's "
-            "TransformObservation can move all others to one axis, as from (frames, height, width, colours) to "
-            "(frames * colours, height, width)"
+            f"{name} has the observation space {original}, of {len(shape)} dimensions; it has to be a vector (n,), or "
+            "a board or image (height, width) with or without channels. gymnasium's TransformObservation converts it"
         )
     if len(shape) == 1:
         _to_real(conversion, original)

@@ -87,12 +87,9 @@ class ProcessVectorEnv(AsyncVectorEnv):
                 raise
             index, code = dead[0]
             raise Fault(
-                f"the process of {self._name(index)} {processes.describe_exit(code)}. If no error is shown above, it "
-                "was probably killed, for example for lack of memory: use fewer environments, or leave --async-envs out"
+                f"the process of environment {index} of {self._env_id} {processes.describe_exit(code)}. If no error "
+                "is shown above, it was probably killed for lack of memory: use fewer environments, or no --async-envs"
             ) from error
-
-    def _name(self, index: int) -> str:
-        return f"environment {index} of {self._env_id}"
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         if all(successes):
@@ -100,7 +97,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
         self._state = AsyncState.DEFAULT  # nothing is awaited, so that the other environments can be closed
         index, error, text, trace = self.error_queue.get()
         if error is None:
-            error = EnvironmentFailed(f"{self._name(index)} raised {text}")
+            error = EnvironmentFailed(f"environment {index} of {self._env_id} raised {text}")
             error.add_note(f"In its process:\n{trace}")
         raise error
 

@@ -22,11 +22,10 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from lib.envs.atari import FRAME_SKIP, is_atari, preprocess
 from lib.envs.checked_env import ActionSpace, CheckedEnv, Guard
 from lib.envs.frames import FrameStack
+from lib.envs.masks import NUMERIC
 from lib.envs.states import States
 from lib.errors import UsageError
 from lib.system.files import PROJECT
-
-PPO_ACTIONS = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
 
 CHANNEL_AXIS = "channel_axis"  # argument of an id that is not the constructor's; see observations.prepare
 Arguments = dict[str, Any]  # of the constructor of an environment
@@ -105,7 +104,7 @@ def wrapped(
     if is_atari(env):
         return cast(DiscreteEnv, FrameStack(preprocess(env, tweaked)))
     checked = CheckedEnv(env, env_id)
-    if not isinstance(checked.action_space, PPO_ACTIONS if any_actions else spaces.Discrete):
+    if not isinstance(checked.action_space, NUMERIC if any_actions else spaces.Discrete):
         raise UsageError(
             f"{env_id} has the action space {env.action_space}; it has to be Discrete, or for PPO, such as "
             "distributed/02_ppo_fast.py, MultiDiscrete, MultiBinary or Box. gymnasium's TransformAction converts others"
@@ -195,7 +194,7 @@ def space_text(space: spaces.Space[object]) -> str:
         return f"Dict({', '.join(f'{name!r}: {space_text(part)}' for name, part in space.items())})"
     if isinstance(space, spaces.Tuple):
         return f"Tuple({', '.join(map(space_text, space))})"
-    if not isinstance(space, PPO_ACTIONS):
+    if not isinstance(space, NUMERIC):
         return type(space).__name__  # no network uses it, and its own text may hold an address in memory
     if isinstance(space, spaces.Box):
         space = spaces.Box(space.low, space.high, dtype=space.dtype.type)  # a box keeps its first text

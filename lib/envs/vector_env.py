@@ -89,10 +89,10 @@ def make_vector_env(
     return cast(DiscreteVectorEnv, SyncVectorEnv(made, autoreset_mode=AutoresetMode.SAME_STEP))
 
 
-def set_each(envs: VectorEnv, name: str, values: Sequence[object]) -> None:
-    """Set an attribute of each environment's Pausable. Native environments have none."""
+def set_each(envs: VectorEnv, name: str, values: object) -> None:
+    """Set an attribute of each environment's Pausable, to a list's values or to one for all. Native ones have none."""
     if isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
-        envs.unwrapped.set_attr(name, list(values))
+        envs.unwrapped.set_attr(name, values)
 
 
 def carried(envs: VectorEnv) -> list[object] | None:

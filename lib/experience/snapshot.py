@@ -4,7 +4,7 @@ In general, an environment cannot be copied. But the same reset seeds and the sa
 Sources, streams, actors, checkpoints and videos all restore environments from a snapshot.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ class Snapshot:
     """Resets and actions of environments that are stepped together.
 
     Args:
-        seeds_of: function from a reset number to the reset seeds, (num_envs,), that all environments would get.
+        seed_of: function from the index of an environment and the number of a reset to the seed of that reset.
         num_envs: number of environments.
         action_space: action space of one environment.
 
@@ -40,10 +40,10 @@ class Snapshot:
 
     ROOM = 1024  # steps for which memory is added at least
 
-    def __init__(self, seeds_of: Callable[[int], Sequence[int]], num_envs: int, action_space: spaces.Space[object]):
+    def __init__(self, seed_of: Callable[[int, int], int], num_envs: int, action_space: spaces.Space[object]):
         self.resets: np.ndarray | None = None
         self.starts = np.zeros(num_envs, np.int64)
-        self._seeds_of = seeds_of
+        self._seed_of = seed_of
         dtype = action_space.dtype if isinstance(action_space, spaces.Box) else np.int32
         self._memory = np.zeros((0, num_envs, *(action_space.shape or ())), dtype)  # the first rows hold actions
         self._length = 0
@@ -61,14 +61,13 @@ class Snapshot:
     def seeds(self) -> list[int]:
         """Return the seed of each environment's last reset."""
         assert self.resets is not None
-        seeds = {reset: self._seeds_of(reset) for reset in set(self.resets.tolist())}
-        return [int(seeds[reset][env]) for env, reset in enumerate(self.resets.tolist())]
+        return [self._seed_of(env, reset) for env, reset in enumerate(self.resets.tolist())]
 
     def restart(self, number: int | np.ndarray, which: np.ndarray | slice = slice(None)) -> None:
         """Record a seeded reset.
 
         Args:
-            number: number of the reset, the argument of `seeds_of`; or one for each environment that was reset.
+            number: number of the reset, the argument of `seed_of`; or one for each environment that was reset.
             which: (num_envs,) bool, or indices, of the environments that were reset.
         """
         if self.resets is None:
@@ -95,7 +94,7 @@ class Snapshot:
         first = len(actions) - length
         if no_ops is not None:  # in nearly every Atari game, it alone determines the first state
             actions, first = actions[first:], 0
-        return EpisodeTrace(int(self._seeds_of(int(self.resets[env]))[env]), actions, last_state, first, no_ops)
+        return EpisodeTrace(self._seed_of(env, int(self.resets[env])), actions, last_state, first, no_ops)
 
     def state_dict(self) -> State:
         """Return the resets, and the actions since the earliest one."""

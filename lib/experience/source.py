@@ -69,6 +69,6 @@ class ExperienceSourceFirstLast(ExperienceStream):
         # A source in place of a lost one starts with its steps. A step ends at most one episode, so this number is new.
         return self.steps_done // len(self.pool) if self.last_resets is None else self.last_resets[which] + 1
 
-    def _reset_seeds(self, episode: int) -> list[int]:
-        """Return the seeds of this episode of each environment; here, resets are numbered by episodes."""
-        return [hashed_seed(self.seed, env, episode) for env in self.env_indices]
+    def _reset_seed(self, env: int, episode: int) -> int:
+        """Return the seed of an episode of an environment; here, resets are numbered by episodes."""
+        return hashed_seed(self.seed, self.env_indices[env], episode)

@@ -78,7 +78,7 @@ class Stream(ExperienceSource):
         self.states: np.ndarray = np.zeros(0)
         self.frame_skip = frame_skip(envs)
         self.interrupted_states: np.ndarray | None = None
-        self._snapshot = Snapshot(self._reset_seeds, envs.num_envs, envs.single_action_space)
+        self._snapshot = Snapshot(self._reset_seed, envs.num_envs, envs.single_action_space)
         is_native = isinstance(envs.unwrapped, AtariVectorEnv)
         # (num_envs,) frames before the first action of native games' episodes
         self._no_ops = np.zeros(envs.num_envs, np.int64) if is_native else None
@@ -126,10 +126,10 @@ class Stream(ExperienceSource):
         """Return the numbers of these environments' next resets; see Snapshot."""
         return self.steps_done
 
-    def _reset_seeds(self, reset: int) -> list[int]:
-        """Return the seeds that all environments would get in a reset. Resets are numbered by this stream's steps."""
+    def _reset_seed(self, env: int, reset: int) -> int:
+        """Return the seed of an environment in a reset. Resets are numbered by this stream's steps."""
         total_steps = reset // self.envs.num_envs * self.total_envs  # of the whole run
-        return [hashed_seed(self.seed, 0, total_steps, index) for index in self.env_indices]
+        return hashed_seed(self.seed, 0, total_steps, self.env_indices[env])
 
     def _reset(self, which: np.ndarray) -> None:
         """Reset environments with the seeds of the snapshot."""
@@ -177,8 +177,7 @@ class Stream(ExperienceSource):
         if self.last_resets is None:
             return
         saved_states: np.ndarray = state["snapshot"]["states"].numpy()
-        nothing = [None] * self.envs.num_envs
-        vector_env.set_each(self.envs, "restored", state["carried"] or nothing)
+        vector_env.set_each(self.envs, "restored", state["carried"])
         try:
             is_restored = "actions" in state["snapshot"] and self._replay(saved_states)
         except Exception as error:
@@ -189,7 +188,7 @@ class Stream(ExperienceSource):
         if not is_restored:
             self.interrupted_states = saved_states
             self._reseed(np.ones(self.envs.num_envs, bool))
-        vector_env.set_each(self.envs, "restored", nothing)
+        vector_env.set_each(self.envs, "restored", None)
 
     def _replay(self, saved_states: np.ndarray) -> bool:
         """Reset each environment where its kept actions start, and repeat them. Return whether the states are right."""

@@ -151,9 +151,8 @@ class Gaussian(Distribution):
         self.parameters = 2 * self.noise_size
         self.shape, self.dtype, self.space_shape = (self.noise_size,), torch.float32, space.shape
         self._is_integer = space.dtype.kind in "iu"
-        self._low, self._high = (
-            torch.from_numpy(bound.astype(np.float64).ravel()) for bound in (space.low, space.high)
-        )
+        self._low = torch.from_numpy(space.low.astype(np.float64).ravel())
+        self._high = torch.from_numpy(space.high.astype(np.float64).ravel())
         bounded = torch.maximum(self._low.abs(), self._high.abs()) < UNBOUNDED
         self._centre = torch.where(bounded, (self._low + self._high) / 2, 0.0)
         self._unit = torch.where(bounded, (self._high - self._low) / 2, 1.0)
@@ -196,7 +195,7 @@ class GaussianHead(nn.Linear):
 
 
 def distribution_of(actions: int | Space) -> Distribution:
-    """Return the distribution for an action space of single_env.PPO_ACTIONS, or for a number of actions."""
+    """Return the distribution for an action space of masks.NUMERIC, or for a number of actions."""
     space = actions if isinstance(actions, spaces.Space) else spaces.Discrete(actions)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return Categorical(space)

@@ -222,13 +222,12 @@ class VectorEncoder(NormalisingEncoder):
     count: torch.Tensor
 
     def __init__(self, shape: tuple[int, ...]):
-        super().__init__((math.prod(shape),))
         size = math.prod(shape)
-        for name in ("mean", "variance"):
-            self.register_buffer(name, torch.zeros(size, dtype=torch.float64))
-        self.register_buffer("scale", torch.ones(size, dtype=torch.float64))
+        super().__init__((size,), torch.float64)
+        self.scale = torch.ones(size, dtype=torch.float64)
+        self.register_buffer("variance", torch.zeros_like(self.mean))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
-        self.first = nn.Linear(math.prod(shape), self.features)
+        self.first = nn.Linear(size, self.features)
         self.second = nn.Linear(self.features, self.features)
 
     @property
@@ -310,9 +309,7 @@ def make_encoder(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> 
     kind = observation_kind(shape)
     if kind == "image":
         return ImageEncoder(shape, dtype)
-    if kind == "board":
-        return BoardEncoder(shape)
-    return VectorEncoder(shape)
+    return BoardEncoder(shape) if kind == "board" else VectorEncoder(shape)
 
 
 @functools.cache

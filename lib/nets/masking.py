@@ -3,7 +3,7 @@
 import torch
 from gymnasium import spaces
 
-from lib.envs.masks import MaskedBox
+from lib.envs.masks import MaskedBox, stacks_frames
 
 # Value or logit of an invalid action: below every return, and finite, because 0 * INVALID has to be 0.
 INVALID = -(2.0**100)
@@ -25,7 +25,7 @@ class MaskSplitter:
         self.actions = space.actions if isinstance(space, MaskedBox) else 0
         self.space = space.plain if isinstance(space, MaskedBox) else space
         self.shape: tuple[int, ...] = self.space.shape if isinstance(self.space, spaces.Box) else self.space
-        self._stacked = isinstance(space, MaskedBox) and space.stacked
+        self._stacked = isinstance(space, MaskedBox) and stacks_frames(space)
 
     def __call__(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Split states (batch, ...) into observations (batch, ...) and masks (batch, actions) bool, or None.

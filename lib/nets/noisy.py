@@ -30,8 +30,7 @@ class NoisyLinear(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, noise: str = FACTORISED, sigma: float | None = None):
         super().__init__()
-        usual = SIGMAS[noise]
-        sigma = usual if sigma is None else sigma
+        sigma = SIGMAS[noise] if sigma is None else sigma
         self.noise = noise
         if noise == INDEPENDENT:
             bound = math.sqrt(3.0 / inputs)

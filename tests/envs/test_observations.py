@@ -15,9 +15,7 @@ from lib.envs.masks import MaskedBox, stacks_frames
 from lib.envs.observations import observation_kind
 from lib.envs.single_env import make_env
 from lib.envs.states import States
-from lib.envs.vector_env import make_vector_env
 from lib.errors import UsageError
-from lib.experience.stream import ExperienceStream
 
 VECTOR, BOARD, IMAGE = "vector", "board", "image"
 INT64 = np.iinfo(np.int64)
@@ -66,7 +64,6 @@ CASES = {  # space, kind and shape of the states, and what a state is computed f
     "integers without bounds": (box(2, low=INT64.min, high=INT64.max, dtype=np.int64), VECTOR, (2,), same),
     "grid of shades": (box(50, 40), VECTOR, (2000,), np.ravel),
     "times on a grid": (box(6, 2, low=-1e300, high=1e300, dtype=np.float64), VECTOR, (12,), np.ravel),
-    "grid without bounds": (box(50, 40, 3, low=-np.inf, high=np.inf), VECTOR, (6000,), np.ravel),
     "large flags": (spaces.MultiBinary([2, 40, 40]), VECTOR, (3200,), np.ravel),
     "board": (fakes.SHAPES["Board"], BOARD, (1, 9, 8), lambda board: board / 2),
     "digits": (fakes.SHAPES["Digits"], BOARD, (1, 9, 8), lambda digits: digits / 3),
@@ -97,6 +94,7 @@ def test_observations_become_images_boards_or_vectors_of_real_numbers(name):
     is_precise = name in ("vector", "integers without bounds", "times on a grid")
     assert state.dtype == (np.uint8 if kind == IMAGE else np.float64 if is_precise else np.float32)
     assert env.observation_space.contains(state)
+    assert stacks_frames(env.observation_space) == name.startswith(("grey", "colours", "frame"))
     if expected is not None:
         assert np.allclose(state.squeeze(), np.squeeze(expected(plain)), rtol=1e-6, atol=1e-6)
 
@@ -153,15 +151,6 @@ def test_unusable_entries_of_a_dict_are_left_out_and_a_single_usable_entry_is_no
     ]
     by_number = spaces.Dict({0: mission, 1: speed, 2: spaces.Discrete(4)})  # type: ignore[dict-item]
     assert states_of(by_number).reset(seed=1)[0].shape == (6,)
-
-
-@pytest.mark.parametrize("env_id", ["fakes:Frames-v0", "fakes:Frames-info-v0"])
-def test_images_of_other_channels_are_not_stacked(env_id):
-    env, plain = make_env(env_id), fakes.Shape(fakes.SHAPES["Frames"])
-    assert np.array_equal(np.asarray(env.reset(seed=1)[0])[:4], plain.reset(seed=1)[0])
-    assert np.array_equal(np.asarray(env.step(1)[0])[:4], plain.step(1)[0])
-    assert not stacks_frames(env.observation_space)
-    assert not ExperienceStream(make_vector_env(env_id, 1), None).stacked  # so that a replay stores whole states
 
 
 def test_the_axis_of_the_channels_can_be_given(register):
