@@ -165,8 +165,7 @@ class Fleet(Generic[Segment]):
     def order(self, index: int, weights: Weights) -> None:
         """Order a segment from a ready actor, to be played with these weights. Its orders are played in turn."""
         if self._weights is None or self._version != weights.version:
-            packed = pickle.dumps(weights, pickle.HIGHEST_PROTOCOL)
-            self._version, self._weights = weights.version, self._engine.share(packed)
+            self._version, self._weights = weights.version, self._engine.share(weights.packed())
         self._ask(index, "play", self._weights)
 
     def take(self, most: int | None = None) -> list[tuple[int, Segment]]:

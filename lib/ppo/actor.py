@@ -6,6 +6,7 @@ from argparse import Namespace
 from functools import cached_property
 from typing import Self
 
+import numpy as np
 import torch
 
 from lib.actors.engines import Played, Weights
@@ -123,12 +124,12 @@ class Segment(Played):
     """T steps of N environments.
 
     Attributes:
-        columns: fields of Rollout, (T, N, ...). Stacks of C frames are sent as "frames", (T + C - 1, N, ...), instead
-            of "states": the C - 1 older ones of the first stack, then the newest one of each state.
+        columns: fields of Rollout as arrays, (T, N, ...). Stacks of C frames are sent as "frames", (T + C - 1, N, ...),
+            instead of "states": the C - 1 older ones of the first stack, then the newest one of each state.
         episodes: episodes that ended in the segment. Episode.step counts the steps of this actor only.
     """
 
-    columns: dict[str, torch.Tensor]
+    columns: dict[str, np.ndarray]
     episodes: list[Episode]
 
 
@@ -166,15 +167,15 @@ class PPOActor:
     def get_trajectory_segment(self) -> Segment:
         start, rollout = time.perf_counter(), self._rollout
         self._sampler.sample(rollout)
-        columns = dict(vars(rollout))
+        columns = {name: column.numpy() for name, column in vars(rollout).items()}
         if self._stacked:
             states = columns.pop("states")
-            columns["frames"] = torch.cat([states[0, ..., :-1].movedim(-1, 0), states[..., -1]])
+            columns["frames"] = np.concatenate([np.moveaxis(states[0, ..., :-1], -1, 0), states[..., -1]])
         return Segment(
             version=self._version,
             steps=len(rollout),
             steps_done=self._sampler.steps_done,
-            columns={name: column.clone() for name, column in columns.items()},
+            columns={name: column.copy() for name, column in columns.items()},
             episodes=self._sampler.pop_episodes(),
             seconds=time.perf_counter() - start,
             parts=self._sampler.clock.pop(),
@@ -187,7 +188,7 @@ class PPOActor:
         return f"after {self._sampler.steps_done} steps of its own"
 
 
-def unstack(frames: torch.Tensor, ended: torch.Tensor) -> torch.Tensor:
+def unstack(frames: np.ndarray, ended: np.ndarray) -> np.ndarray:
     """Return the states, (T, N, height, width, C), of a segment whose frames were sent once.
 
     At the start of an episode, the first frame fills the whole stack.
@@ -198,8 +199,10 @@ def unstack(frames: torch.Tensor, ended: torch.Tensor) -> torch.Tensor:
     """
     steps = len(ended)
     size = len(frames) - steps + 1
-    states = frames.unfold(0, size, 1).contiguous()
-    for end, env in ended[:-1].nonzero().tolist():
+    states = np.empty((*ended.shape, *frames.shape[2:], size), frames.dtype)
+    for place in range(size):
+        states[..., place] = frames[place : place + steps]
+    for end, env in np.argwhere(ended[:-1]):
         step = end + 1  # the first state of a new episode
         for later in range(step, min(step + size - 1, steps)):
             states[later, env, ..., : size - 1 - (later - step)] = frames[step + size - 1, env, ..., None]

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 from torch import distributed
 
@@ -75,10 +76,10 @@ class PPOLearner:
 def join_segments(segments: Sequence[Segment]) -> Rollout:
     """Join segments of T steps to one rollout, (T, N, ...), by concatenating their environments."""
     names = segments[0].columns
-    columns = {name: torch.cat([segment.columns[name] for segment in segments], dim=1) for name in names}
+    columns = {name: np.concatenate([segment.columns[name] for segment in segments], axis=1) for name in names}
     if "frames" in columns:
         columns["states"] = unstack(columns.pop("frames"), columns["ended"])
-    return Rollout(**columns)
+    return Rollout(**{name: torch.from_numpy(column) for name, column in columns.items()})
 
 
 def join_learners(device: torch.device) -> LearnerGroup:

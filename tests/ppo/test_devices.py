@@ -82,6 +82,7 @@ def test_an_update_mixes_no_devices(space, kind, settings):
     if kind is Model:
         trainer.update(rollout)
         return
+    columns = {name: column.numpy() for name, column in vars(rollout).items()}
     learner = PPOLearner(trainer)
     for _ in range(2):  # the second time, the segment is older than the weights
-        learner.train([Segment(0, 1, 1, 1.0, {}, vars(rollout), [])])
+        learner.train([Segment(0, 1, 1, 1.0, {}, columns, [])])
