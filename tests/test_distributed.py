@@ -157,6 +157,7 @@ def test_a_run_waits_for_room_on_a_cluster_goes_on_after_the_loss_of_a_node_and_
         assert codes == {"wrong": 2, "nothing": 2, "run": 137}, output
         for end, address in (("wrong", "127.0.0.1:6399: .*auth_token"), ("nothing", "127.0.0.1:6398: ")):
             message = rf"error: this process cannot join the Ray cluster at {address}.*"
-            assert re.fullmatch(rf"((This cpu|Run folder:) .*\n)*{message}\n", output[end])
+            # Ray's C++ code may log lines of its own while the process ends.
+            assert re.match(rf"((This cpu|Run folder:) .*\n)*{message}\n", output[end])
             assert list((work / end).glob("20*")) == []  # no run folder is left behind
         assert output["run"].count("the run differs from one without a loss") == 1
