@@ -66,14 +66,6 @@ def _as_in_a_new_process() -> None:
     seed_everything(0)
 
 
-@pytest.fixture
-def small_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures are one pixel, for tests that do not look at them."""
-    from matplotlib.figure import Figure
-
-    monkeypatch.setattr(Figure, "savefig", forked.save_pixel)
-
-
 @pytest.fixture(scope="module")
 def ray_workers_find_the_fakes() -> Iterator[None]:
     """Let the worker processes of Ray import the modules of tests/, because they unpickle classes of fakes.py."""
@@ -113,7 +105,7 @@ def answer(ends: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
 
     def run_inline(script: Path, *options: object, code: int = 0) -> str:
         ended, output, errors = ends(script, *options)
-        assert ended == code
+        assert ended == code, errors
         return errors if code else output
 
     return run_inline

@@ -123,15 +123,13 @@ def run_in_parts(
     runs_dir: Path,
     stops: Iterable[int],
     devices: Iterable[str] = repeat("cpu"),
-) -> "tuple[Path, subprocess.CompletedProcess[str]]":
-    """Run a script up to each step of `stops` in turn, by resuming it; return the run folder and the last process."""
-    process = None
+) -> Path:
+    """Run a script up to each step of `stops` in turn, by resuming it; return the run folder."""
     for stop, device in zip(stops, devices, strict=False):
-        new_or_resumed = ("--runs-dir", runs_dir, *options) if process is None else resuming(folder(runs_dir))
+        new_or_resumed = resuming(folder(runs_dir)) if runs_dir.exists() else ("--runs-dir", runs_dir, *options)
         process = run(script, *new_or_resumed, "--device", device, "--stop-after", stop, "--quiet")
         assert process.returncode == 0, process.stderr
-    assert process is not None
-    return folder(runs_dir), process
+    return folder(runs_dir)
 
 
 def result_of(path: Path) -> dict[str, Any]:
@@ -178,6 +176,13 @@ def episodes_of(path: Path) -> list[list[str]]:
     """Return the rows of a run's episodes.csv, without the columns that depend on the clock."""
     lines = (path / "episodes.csv").read_text().splitlines()
     return [line.split(",")[:4] for line in lines]
+
+
+def assert_equal_runs(one: Path, other: Path) -> None:
+    """Compare the newest checkpoints of two runs bit for bit, and their episodes."""
+    found = differences(checkpoint_of(one), checkpoint_of(other))
+    assert found == [], found
+    assert episodes_of(one) == episodes_of(other)
 
 
 def scalars_of(path: Path) -> dict[str, list[tuple[int, float]]]:

@@ -23,8 +23,8 @@ import torch
 
 from running import (
     PROJECT,
+    assert_equal_runs,
     checkpoint_of,
-    differences,
     episodes_of,
     result_of,
     resuming,
@@ -99,14 +99,13 @@ RUNS = {
 def test_a_run_that_is_stopped_and_killed_equals_one_that_is_not_and_has_its_golden_digests(name, tmp_path):
     script, words, early_step, last, watch = RUNS[name]
     options, to_the_end = (*words.split(), "--seed", 5), ("--stop-after", last, "--quiet", *watch)
-    straight, _ = run_in_parts(script, options, tmp_path / "whole", [last])
-    parts, _ = run_in_parts(script, (*options, *watch), tmp_path / "parts", [early_step])
+    straight = run_in_parts(script, options, tmp_path / "whole", [last])
+    parts = run_in_parts(script, (*options, *watch), tmp_path / "parts", [early_step])
     early = checkpoint_of(parts)
     kill(script, parts, to_the_end)
     process = run(script, *resuming(parts), *to_the_end)
     assert process.returncode == 0, process.stderr
-    assert differences(checkpoint_of(straight), checkpoint_of(parts)) == []
-    assert episodes_of(straight) == episodes_of(parts)
+    assert_equal_runs(straight, parts)
     assert len(episodes_of(straight)) > 1
     scalars, others = scalars_of(straight), scalars_of(parts)
     if watch:

@@ -7,16 +7,7 @@ import pytest
 import torch
 
 from lib.run.folder import read_params
-from running import (
-    BASELINE,
-    PROJECT,
-    assignments,
-    checkpoint_of,
-    differences,
-    episodes_of,
-    run_in_parts,
-    scalars_of,
-)
+from running import BASELINE, PROJECT, assert_equal_runs, assignments, checkpoint_of, run_in_parts, scalars_of
 
 if not torch.cuda.is_available():
     pytest.skip("torch finds no GPU", allow_module_level=True)
@@ -59,11 +50,10 @@ def devices_of(path):
     ("script", "options", "middle", "last"), RUNS, ids=lambda value: str(value) if isinstance(value, Path) else ""
 )
 def test_a_script_is_resumed_bit_for_bit(tmp_path, script, options, middle, last):
-    one, _ = run_in_parts(script, options, tmp_path / "one", [last], GPU)
-    two, _ = run_in_parts(script, options, tmp_path / "two", [middle, last], GPU)
+    one = run_in_parts(script, options, tmp_path / "one", [last], GPU)
+    two = run_in_parts(script, options, tmp_path / "two", [middle, last], GPU)
     assert devices_of(two) == [torch.cuda.get_device_name()] * 2
-    assert differences(checkpoint_of(one), checkpoint_of(two)) == []
-    assert episodes_of(one) == episodes_of(two)
+    assert_equal_runs(one, two)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +62,7 @@ def test_a_script_is_resumed_bit_for_bit(tmp_path, script, options, middle, last
 )
 @pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")], ids="-".join)
 def test_a_run_goes_on_with_another_device(tmp_path, script, options, middle, last, devices):
-    path, _ = run_in_parts(script, options, tmp_path / "runs", [middle, last], devices)
+    path = run_in_parts(script, options, tmp_path / "runs", [middle, last], devices)
     assert checkpoint_of(path)["source"]["steps_done"] == last
     assert sorted(devices_of(path)) == sorted([torch.cuda.get_device_name(), "cpu"])
 
@@ -82,7 +72,7 @@ def test_ppos_first_updates_equal_those_of_a_cpu(tmp_path):
     # One minibatch per rollout, because a GPU shuffles with random numbers of its own.
     options = (*PPO_OPTIONS, *assignments("minibatch=64", "epochs=1"))
     for device in ("cpu", "cuda"):
-        path, _ = run_in_parts(PPO, options, tmp_path / device, [128], [device])
+        path = run_in_parts(PPO, options, tmp_path / device, [128], [device])
         losses.append([value for _, value in scalars_of(path)["train/loss"]])
     assert len(losses[0]) == 2
     # Only to a few digits, because a GPU's convolutions round to TF32.

@@ -13,10 +13,9 @@ from lib.analysis.run_data import Run
 from running import (
     BASELINE,
     CATCH,
+    assert_equal_runs,
     assignments,
     checkpoint_of,
-    differences,
-    episodes_of,
     folder,
     resuming,
     scalars_of,
@@ -36,8 +35,8 @@ SMALL = (
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_a_stopped_and_resumed_run_equals_the_uninterrupted_one(ends, tmp_path, number):
-    assert ends(BASELINE, *SMALL, "--runs-dir", tmp_path / "uninterrupted")[0] == 0
+def test_a_stopped_and_resumed_run_equals_the_uninterrupted_one(answer, tmp_path, number):
+    answer(BASELINE, *SMALL, "--runs-dir", tmp_path / "uninterrupted")
     process = start(BASELINE, *SMALL, "--runs-dir", tmp_path / "stopped")
     wait_for(lambda: list(tmp_path.glob("stopped/*/checkpoints/step-00000009*.pt")), process)
     process.send_signal(number)
@@ -46,17 +45,15 @@ def test_a_stopped_and_resumed_run_equals_the_uninterrupted_one(ends, tmp_path, 
     assert re.search(rf"^Stopped at step \d+: {number.name}\.$", stdout, re.M)
     assert " --resume " in stdout
     uninterrupted, stopped = (folder(tmp_path / name) for name in ("uninterrupted", "stopped"))
-    code, _, errors = ends(BASELINE, *resuming(stopped), "--stop-after", 800, "--quiet")
-    assert code == 0, errors
-    assert differences(checkpoint_of(uninterrupted), checkpoint_of(stopped)) == []
-    assert episodes_of(uninterrupted) == episodes_of(stopped)
+    answer(BASELINE, *resuming(stopped), "--stop-after", 800, "--quiet")
+    assert_equal_runs(uninterrupted, stopped)
     assert scalars_of(uninterrupted) == scalars_of(stopped)
 
 
-def test_a_run_stopped_in_its_warm_up_starts_from_the_beginning(ends, tmp_path):
+def test_a_run_stopped_in_its_warm_up_starts_from_the_beginning(answer, tmp_path):
     fields = assignments("replay_initial=1000", "replay_size=1000", "batch_size=8")
     options = ("--env-id", "fakes:Chain-v0", *fields, "--stop-after", 1020, "--quiet")
-    assert ends(BASELINE, *options, "--runs-dir", tmp_path / "uninterrupted")[0] == 0
+    answer(BASELINE, *options, "--runs-dir", tmp_path / "uninterrupted")
     runs_dir = tmp_path / "stopped"
     process = start(BASELINE, *options, "--runs-dir", runs_dir)
     wait_for(lambda: list(runs_dir.glob("*/events.out*")), process)
@@ -64,18 +61,16 @@ def test_a_run_stopped_in_its_warm_up_starts_from_the_beginning(ends, tmp_path):
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Stopped at once" in stderr  # during or before the warm-up
-    resumed = ends(BASELINE, *resuming(folder(runs_dir)), "--stop-after", 1020, "--quiet")[1]
+    resumed = answer(BASELINE, *resuming(folder(runs_dir)), "--stop-after", 1020, "--quiet")
     assert "starts again from the beginning" in resumed
-    expected = checkpoint_of(folder(tmp_path / "uninterrupted"))
-    assert differences(expected, checkpoint_of(folder(runs_dir))) == []
+    assert_equal_runs(folder(tmp_path / "uninterrupted"), folder(runs_dir))
 
 
-def test_a_run_resumed_without_its_replay_fills_it_again(ends, tmp_path):
+def test_a_run_resumed_without_its_replay_fills_it_again(answer, tmp_path):
     options = ("--env-id", "fakes:Chain-v0", *CATCH[2:], "--set", "checkpoint_replay=false", "--quiet")
-    assert ends(BASELINE, *options, "--stop-after", 720, "--runs-dir", tmp_path)[0] == 0
+    answer(BASELINE, *options, "--stop-after", 720, "--runs-dir", tmp_path)
     assert "replay" not in checkpoint_of(folder(tmp_path))
-    code, output, errors = ends(BASELINE, *resuming(folder(tmp_path)), "--stop-after", 1550)
-    assert code == 0, errors
+    output = answer(BASELINE, *resuming(folder(tmp_path)), "--stop-after", 1550)
     assert "Resumed at step 720." in output
     assert "Replay warm-up: 701 steps" in output
     assert checkpoint_of(folder(tmp_path))["iteration"]["iteration"] == 20 + 1550 - 720 - 700

@@ -10,11 +10,9 @@ import pytest
 import torch
 
 from fakes import Counting, Linear, Random, Unbuildable
-from lib.actors.fleet import Fleet
 from lib.actors.players import Players
 from lib.actors.process import ProcessEngine
 from lib.errors import Fault, UsageError
-from lib.experience.interface import Stopped
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.system.seeds import hashed_seed
 from oracles import parallel as oracle
@@ -160,23 +158,6 @@ def test_a_lost_player_starts_new_episodes_and_cycles_go_on_without_it(players_o
     ended = [numbers[episode.trace.seed] for episode in source.pop_episodes() if episode.trace.seed in numbers]
     [(last, first)] = [(a, b) for a, b in itertools.pairwise([-1, *ended]) if b != a + 1]
     assert first > last + 1  # the episode that was lost is not played again
-
-
-def test_a_run_that_stops_without_a_player_that_hangs_is_resumed(players_of, monkeypatch):
-    monkeypatch.setattr(Fleet, "STOPPING", 0.5)
-    source = players_of([Counting(20), Counting(20, first=100)], players=2, rounds=4)
-    stream = iter(source)
-    states = [int(next(stream).state[0]) for _ in range(9)]
-    processes_of(source)[1].suspend()
-    source.stop_asked = lambda: True
-    with pytest.raises(Stopped):
-        states.extend(int(transition.state[0]) for transition in stream)
-    resumed = players_of([Counting(20), Counting(20, first=100)], players=2, engine="inline", rounds=4)
-    resumed.load_state_dict(source.state_dict())
-    states += [int(transition.state[0]) for transition in itertools.islice(resumed, 60)]
-    assert [state for state in states if state < 100][:40] == [*range(20), *range(20)]
-    lost = [state for state in states if state >= 100]
-    assert lost[lost.index(100, 1) :][:20] == list(range(100, 120))
 
 
 def test_a_run_is_resumed_in_a_cycle_that_lacks_a_player(players_of, monkeypatch):

@@ -35,11 +35,11 @@ PARTS = load("08_dqn_rainbow").PARTS
 def batch_of(states, actions, returns, next_states, discounts):
     """Make a batch in the layout of Batch.for_net."""
     return Batch(
-        states=torch.tensor(states)[:, None],
-        actions=torch.tensor(actions),
-        returns=torch.tensor(returns),
-        next_states=torch.tensor(next_states)[:, None],
-        discounts=torch.tensor(discounts),
+        states=torch.as_tensor(states)[:, None],
+        actions=torch.as_tensor(actions),
+        returns=torch.as_tensor(returns),
+        next_states=torch.as_tensor(next_states)[:, None],
+        discounts=torch.as_tensor(discounts),
         indices=torch.arange(len(states)),
         weights=torch.ones(len(states)),
     )
@@ -71,16 +71,8 @@ def test_without_double_the_target_network_selects_the_action():
 
 
 def random_batch(size=16):
-    generator = torch.Generator().manual_seed(1)
-    return Batch(
-        states=torch.rand(size, 1, 3, generator=generator),
-        actions=torch.randint(0, 4, (size,), generator=generator),
-        returns=torch.randn(size, generator=generator),
-        next_states=torch.rand(size, 1, 3, generator=generator),
-        discounts=torch.rand(size, generator=generator).round() * 0.9,
-        indices=torch.arange(size),
-        weights=torch.ones(size),
-    )
+    states, next_states, numbers = torch.rand(size, 3), torch.rand(size, 3), torch.randn(size)
+    return batch_of(states, torch.randint(0, 4, (size,)), numbers, next_states, 0.9 * torch.rand(size).round())
 
 
 def networks(**options):
@@ -229,19 +221,17 @@ LEARN = ["--set", "stop_reward=0.9", "--stop-after", "8000"]
     ],
     ids=lambda value: value.stem if isinstance(value, Path) else f"without-{len(value)}",
 )
-def test_every_extension_solves_the_chain(ends, tmp_path, script, options):
+def test_every_extension_solves_the_chain(answer, tmp_path, script, options):
     """On fakes.Chain, random play succeeds in one of eight episodes."""
-    code, _, errors = ends(script.relative_to(PROJECT), *CHAIN, *options, *LEARN, "--runs-dir", tmp_path)
-    assert code == 0, errors
+    answer(script.relative_to(PROJECT), *CHAIN, *options, *LEARN, "--runs-dir", tmp_path)
     assert result_of(folder(tmp_path))["stopped"] == "solved"
 
 
 @pytest.mark.slow
-def test_rainbow_with_a_small_network_normalises_its_input_by_the_first_batch(ends, tmp_path):
+def test_rainbow_with_a_small_network_normalises_its_input_by_the_first_batch(answer, tmp_path):
     fields = assignments("normalise=true", "replay_initial=80", "replay_size=400", "batch_size=4")
     options = (*fields, "--envs", 4, "--v-max", 2, "--quiet", "--stop-after", 120, "--runs-dir", tmp_path)
-    code, _, errors = ends(Path("chapter08/08_dqn_rainbow.py"), *options)
-    assert code == 0, errors
+    answer(Path("chapter08/08_dqn_rainbow.py"), *options)
     content = checkpoint.newest(folder(tmp_path) / "checkpoints")
     for net in (content["net"], content["target"]):
         assert net["conv.first.weight"].shape == (16, 4, 8, 8)

@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from lib.envs.atari import frame_skip, reset_with_no_ops
+from lib.envs.atari import frame_skip
 from lib.envs.single_env import make_env
 from oracles import atari
 
@@ -46,13 +46,3 @@ def test_a_game_with_its_own_frame_skip_does_not_skip_twice():
     assert env.unwrapped.ale.getEpisodeFrameNumber() - before == 4  # type: ignore[attr-defined]
     assert frame_skip(env) == 4
     assert frame_skip(gym.make("CartPole-v1")) == 1
-
-
-def test_the_number_of_no_ops_can_be_given():
-    env = make_env("PongNoFrameskip-v4")
-    env.reset(seed=1)
-    for no_ops in (3, 17):
-        reset_with_no_ops(env, no_ops)
-        assert env.unwrapped.ale.getEpisodeFrameNumber() == no_ops  # type: ignore[attr-defined]
-    env.reset(seed=1)  # draws the number again
-    assert env.unwrapped.ale.getEpisodeFrameNumber() != 17  # type: ignore[attr-defined]

@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import os
 from typing import Any
 
 import ale_py
@@ -148,15 +147,6 @@ def test_actions_are_counted_from_0():
     env.reset(seed=1)
     assert env.action_space == spaces.Discrete(5)
     assert [env.step(action)[1] for action in (0, 1, 4)] == [0.0, 1.0, 0.0]
-
-
-def test_rendering_changes_no_environment_variable(monkeypatch):
-    """highway-env draws black frames, and observations, if SDL_VIDEODRIVER is "dummy"."""
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
-        monkeypatch.delenv(name, raising=False)
-    before = dict(os.environ)
-    make_env("fakes:Shown-v0", render_mode="rgb_array").close()
-    assert dict(os.environ) == before
 
 
 LOW = np.linspace(-1, 0, 2000, dtype=np.float32)

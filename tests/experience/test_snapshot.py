@@ -17,13 +17,19 @@ def seed_of(env, reset):
     return 1000 * reset + env
 
 
+def new_snapshot():
+    snapshot = Snapshot(seed_of, 2, Discrete(9))
+    snapshot.ROOM = 4
+    return snapshot
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(STEPS, STEPS, RESETS, SAVES), max_size=40))
 def test_seeds_actions_and_traces_equal_those_of_lists(operations):
-    snapshot = Snapshot(seed_of, 2, Discrete(9))
-    snapshot.ROOM = 4
+    """Steps before all resets are dropped."""
+    snapshot = new_snapshot()
     snapshot.restart(0)
-    resets, lists, traces, count = [0, 0], [[], []], [], 0
+    resets, lists, traces, count, longest = [0, 0], [[], []], [], 0, 0
     for operation, argument in operations:
         if operation == "append":
             for step in range(count, count + 2 * argument, 2):
@@ -41,34 +47,17 @@ def test_seeds_actions_and_traces_equal_those_of_lists(operations):
         else:
             saved = snapshot.state_dict()
             assert len(saved["actions"]) == max(map(len, lists))
-            snapshot = Snapshot(seed_of, 2, Discrete(9))
+            snapshot = new_snapshot()
             snapshot.load_state_dict(saved)
             assert all(
                 torch.equal(snapshot.state_dict()[name], saved[name]) for name in ("resets", "starts", "actions")
             )
         kept = [snapshot.actions[start:, env].tolist() for env, start in enumerate(snapshot.starts)]
         assert kept == lists
+        longest = max(longest, *map(len, lists))
+        assert len(snapshot.actions) <= 2 * longest + snapshot.ROOM
         assert snapshot.steps_since_reset.tolist() == [len(actions) for actions in lists]
         assert snapshot.seeds() == [1000 * resets[0], 1000 * resets[1] + 1]
     for env, (trace, reset, actions, length) in enumerate(traces):
         assert (trace.seed, trace.actions.tolist()) == (seed_of(env % 2, reset), actions)
         assert (trace.first, trace.last_state) == (len(actions) - length, "last")
-
-
-def test_the_trace_of_a_native_game_has_the_actions_of_its_episode_alone():
-    snapshot = Snapshot(seed_of, 2, Discrete(9))
-    snapshot.restart(7)
-    for chosen in np.arange(10).reshape(5, 2):
-        snapshot.append(chosen)
-    trace = snapshot.trace(1, 2, "last", no_ops=12)
-    assert trace._replace(actions=trace.actions.tolist()) == (7001, [7, 9], "last", 0, 12)
-
-
-def test_steps_before_all_resets_are_dropped():
-    snapshot = Snapshot(seed_of, 2, Discrete(9))
-    snapshot.ROOM = 4
-    for number in range(100):
-        snapshot.restart(number)
-        for _ in range(3):
-            snapshot.append(np.zeros(2))
-    assert len(snapshot.actions) <= 8

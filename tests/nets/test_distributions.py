@@ -112,11 +112,6 @@ def test_forbidden_choices_are_never_drawn():
         assert allowed.gather(1, actions + torch.tensor([0, 3])).all()
 
 
-def test_a_policy_layer_of_one_output_for_each_number_is_refused():
-    with pytest.raises(ValueError, match="not enough values to unpack"):
-        distribution_of(spaces.Box(-1.0, 1.0, (2,))).sample(torch.zeros(3, 2), torch.zeros(3, 2))
-
-
 @pytest.mark.parametrize("space", [spaces.Box(1.0, 1.0, (2,)), spaces.Box(-1.0, 1.0, ())], ids=str)
 def test_numbers_that_cannot_change_are_refused(space):
     with pytest.raises(UsageError, match="the action space is"):

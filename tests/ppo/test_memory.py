@@ -14,7 +14,7 @@ from lib.ppo.memory import MemoryAgent, MemoryModel, MemorySampler, MemoryTraine
 from lib.run.episode_player import EpisodePlayer, play_together
 from lib.run.policy import GreedyPolicy
 from ppo_setup import settings_of
-from running import assignments, checkpoint_of, differences, episodes_of, run_in_parts
+from running import assert_equal_runs, assignments, run_in_parts
 
 SCRIPT = Path("distributed/04_ppo_memory.py")
 
@@ -107,9 +107,8 @@ def test_a_minibatch_has_to_hold_whole_sequences():
 def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(answer, refused, tmp_path):
     env_id = "fakes:Match-masked-v0"
     options = ("--env-id", env_id, *assignments("envs=4", "rollout=10", "minibatch=20", "checkpoint_every=40"))
-    one, _ = run_in_parts(SCRIPT, options, tmp_path / "one", [400])
-    two, _ = run_in_parts(SCRIPT, options, tmp_path / "two", [240, 400])
-    assert differences(checkpoint_of(one), checkpoint_of(two)) == []
-    assert episodes_of(one) == episodes_of(two)
+    one = run_in_parts(SCRIPT, options, tmp_path / "one", [400])
+    two = run_in_parts(SCRIPT, options, tmp_path / "two", [240, 400])
+    assert_equal_runs(one, two)
     answer(Path("tools/evaluate.py"), one, "--env-id", env_id, "--episodes", 4)
     assert "memory cannot be exported" in refused(Path("tools/export.py"), one, "--env-id", env_id)

@@ -93,16 +93,15 @@ def test_the_time_left_is_extrapolated_only_along_a_trend():
 
 
 @pytest.mark.slow
-def test_the_printed_commands_work(ends, tmp_path):
+def test_the_printed_commands_work(answer, tmp_path):
     options = ("--env-id", "fakes:Numbers-v0", *SMALL_PPO, "--stop-after", 320, "--runs-dir", tmp_path / "l\xe4ufe 1")
-    output = ends(Path("distributed/01_ppo.py"), *options)[1]
+    output = answer(Path("distributed/01_ppo.py"), *options)
     commands = [line.partition("  # ")[0] for line in output.splitlines() if "  # " in line]
     assert len(commands) == 3
     play, report, go_on = commands
     for command in (f"{play} --record", report, f"{go_on} --stop-after 640"):
         _, script, *words = shlex.split(command)
-        code, _, errors = ends(Path(script), *words)
-        assert code == 0, (command, errors)
+        answer(Path(script), *words)
 
 
 def test_a_run_goes_on_with_what_it_does_not_record_unless_it_is_complete_or_has_diverged(

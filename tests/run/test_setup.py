@@ -12,6 +12,7 @@ import numpy as np
 import ptan
 import pytest
 import torch
+from gymnasium.wrappers import TransformReward
 from ignite.engine import Engine, Events
 from torch import nn
 
@@ -57,10 +58,6 @@ def train(tmp_path, *args, **options):
     own = set_up(tmp_path, *args, **options)
     own.engine.run(own.batches)
     return own
-
-
-def saved_step(run):
-    return checkpoint.newest(run.checkpoints)["source"]["steps_done"]
 
 
 def test_the_learning_rates_of_all_groups_fall_linearly_to_the_final_one(tmp_path):
@@ -254,12 +251,7 @@ def test_a_plain_source_of_ptan_cannot_be_saved(tmp_path):
 
 
 def test_the_iterations_of_a_vector_source_of_ptan_are_counted_and_its_rewards_are_plain_numbers(tmp_path):
-    class Float32Rewards(Counting):
-        def step(self, action):
-            state, reward, *rest = super().step(action)
-            return state, np.float32(reward) / 3, *rest
-
-    envs = gym.vector.SyncVectorEnv([lambda: Float32Rewards(length=5)] * 2)
+    envs = gym.vector.SyncVectorEnv([lambda: TransformReward(Counting(length=5), np.float32)] * 2)
     source = ptan.experience.VectorExperienceSourceFirstLast(envs, Alternating(), gamma=0.9)
     buffer = ptan.experience.ExperienceReplayBuffer(source, buffer_size=50)
     engine = Engine(lambda engine, batch: {"loss": 1.0})

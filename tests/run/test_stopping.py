@@ -50,28 +50,23 @@ def run(step_limit=50, time_limit=None, losses=None, at=None, handler=None, in_b
     return engine.state.iteration, stopper.reason
 
 
+def solve(engine):
+    engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
+
+
 def test_stops_at_the_step_limit_or_when_solved():
     assert run(step_limit=7) == (7, STEPS)
-    event = EpisodeEvents.BOUND_REWARD_REACHED
-    assert run(at=5, handler=lambda engine: engine.fire_event(event)) == (5, SOLVED)
+    assert run(at=5, handler=solve) == run(step_limit=5, at=5, handler=solve) == (5, SOLVED)
 
 
-def test_stops_at_the_time_limit(monkeypatch):
+def test_stops_at_the_time_limit_unless_the_run_is_solved_in_the_same_iteration(monkeypatch):
     monkeypatch.setattr(stopping, "since_process_start", lambda: 1000.0)
     assert run(time_limit=999) == (1, TIME)
-    assert run(time_limit=2000, step_limit=3) == (3, STEPS)
-
-
-@pytest.mark.parametrize("limits", [{"time_limit": 999}, {"step_limit": 1}])
-def test_a_run_that_is_solved_and_reaches_a_limit_in_one_iteration_is_solved(monkeypatch, limits):
-    monkeypatch.setattr(stopping, "since_process_start", lambda: 1000.0)
-    stopper = Stopper(lambda: 1, **{"step_limit": 50, "time_limit": None} | limits)
-    engine = Engine(lambda engine, batch: None)
-    stopper.check(engine)
-    assert stopper.reason in (TIME, STEPS)
-    stopper.solved(engine)
-    stopper.check(engine)
+    stopper = Stopper(lambda: 1, 50, 999)
+    assert stopper.should_stop()
+    stopper.solved(Engine(lambda engine, batch: None))
     assert stopper.reason == SOLVED
+    assert run(time_limit=2000, step_limit=3) == (3, STEPS)
 
 
 def test_stops_on_a_loss_that_is_not_finite_even_after_a_signal():

@@ -55,9 +55,10 @@ def plain(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_a_tracker_gets_scalars_parameters_curve_videos_and_the_final_evaluation(ends, tmp_path, plain, recorded, name):
-    code, _, errors = ends(PPO, *OPTIONS, "--track", name, "--runs-dir", tmp_path)
-    assert code == 0, errors
+def test_a_tracker_gets_scalars_parameters_curve_videos_and_the_final_evaluation(
+    answer, tmp_path, plain, recorded, name
+):
+    answer(PPO, *OPTIONS, "--track", name, "--runs-dir", tmp_path)
     path = folder(tmp_path)
     found = differences(checkpoint_of(path), checkpoint_of(plain))
     assert [difference for difference in found if not difference.endswith("/seconds")] == []

@@ -18,9 +18,6 @@ from lib.run.episodes import remove_videos
 from lib.run.videos import EpisodeReplayer, Video
 from running import full_disk
 
-CODED = "fakes:Coded-v0"
-
-
 # Files
 
 
