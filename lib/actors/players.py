@@ -161,7 +161,7 @@ class Players(ExperienceSource):
         self._transitions: list[Transitions | None] = [None] * players  # what makes them of blocks
         # Blocks that have arrived, of each player; the cycle's is the first.
         self._blocks: list[deque[list[Transition]]] = [deque() for _ in range(players)]
-        self._steps_at = {0: 0}  # value of steps_done at the start of a cycle, by its number
+        self._steps_at = deque([0], self.AHEAD + 1)  # values of steps_done at the starts of the newest cycles
         self._cycle = 0
         self._place = 0  # number of the cycle's transitions that the learner has taken
         self._marks = (0, since_process_start(), 0.0)  # values at the last call of `metrics`
@@ -205,14 +205,13 @@ class Players(ExperienceSource):
                     blocks.popleft()
             self._cycle += 1
             self._place = 0
+            self._steps_at.append(self.steps_done)
 
     def _gather(self) -> None:
         """Order blocks, to be played with the current weights, until each player has AHEAD beyond the cycle's.
 
         Wait until the cycle's block of every player has arrived, except those of lost players.
         """
-        known = {cycle: steps for cycle, steps in self._steps_at.items() if cycle >= self._cycle - self.AHEAD}
-        self._steps_at = known | {self._cycle: self.steps_done}
         tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.agent.model.state_dict().items()}
         # The numbers of the action selector are settings such as epsilon.
         numbers = {
@@ -249,7 +248,7 @@ class Players(ExperienceSource):
         steps, seconds, waited = (new - old for new, old in zip(now, self._marks, strict=True))
         self._marks = now
         return {
-            "policy_lag": self.steps_done - self._steps_at[max(0, self._cycle - self.AHEAD)],
+            "policy_lag": self.steps_done - self._steps_at[0],
             "player_fps": self.fleet.speed(),
             "learner_fps": steps / (seconds - waited) if seconds > waited else math.nan,
         }
@@ -265,7 +264,7 @@ class Players(ExperienceSource):
         return super().state_dict() | {
             "cycle": self._cycle,
             "place": self._place,
-            "steps_at": dict(self._steps_at),
+            "steps_at": dict(enumerate(self._steps_at)),
             "players": self.fleet.states(),
             "blocks": [_pack(blocks) for blocks in self._blocks],
         }
@@ -274,7 +273,7 @@ class Players(ExperienceSource):
         super().load_state_dict(state)
         self._cycle = state["cycle"]
         self._place = state["place"]
-        self._steps_at = dict(state["steps_at"])
+        self._steps_at.extend(state["steps_at"].values())
         for record, saved in zip(self.fleet.records, state["players"], strict=True):
             record.restart = saved
         self._blocks = [_unpack(packed) for packed in state["blocks"]]

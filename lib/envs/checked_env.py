@@ -29,33 +29,30 @@ Stepped = tuple[Any, SupportsFloat, bool, bool, Info]  # what `step` returns
 log = logging.getLogger(__name__)
 
 
-class Guard:
-    """Context that runs code of an environment. Errors get the environment's name, which `describe` returns, as a note.
+@contextlib.contextmanager
+def guard(describe: Callable[[], str]) -> Iterator[None]:
+    """Run code of an environment. Errors get the environment's name, which `describe` returns, as a note.
 
     Raises:
         EnvironmentFailed: in place of an error that could be mistaken for this program's own.
         UsageError: if the code needs a package that is not installed, or is written for gym.
     """
-
-    def __init__(self, describe: Callable[[], str]):
-        self._describe = describe
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, gym.error.DependencyNotInstalled):
-            raise UsageError(f"{self._describe()} needs another package: {error}") from error
+    try:
+        yield
+    except gym.error.DependencyNotInstalled as error:
+        raise UsageError(f"{describe()} needs another package: {error}") from error
+    except BaseException as error:
         if isinstance(error, TypeError | ValueError) and re.search(OLD_MANNER, str(error)) and _is_our_call(error):
             raise UsageError(
-                f"{self._describe()} is written for gym, which came before gymnasium: {error}. Convert it with "
+                f"{describe()} is written for gym, which came before gymnasium: {error}. Convert it with "
                 "shimmy: --env-id shimmy:GymV21Environment-v0 --env-arg env_id=ID, where gym registers ID"
             ) from error
         if isinstance(error, MISLEADING) and not isinstance(error, Interrupted):
-            raise EnvironmentFailed(f"{self._describe()}: it raised {error!r}") from error
+            raise EnvironmentFailed(f"{describe()}: it raised {error!r}") from error
         is_known = isinstance(error, Fault | UsageError) and not isinstance(error, CallInterrupted)
         if isinstance(error, Exception) and not is_known:
-            error.add_note(f"Raised by {self._describe()}")
+            error.add_note(f"Raised by {describe()}")
+        raise
 
 
 def _is_our_call(error: Exception) -> bool:
@@ -91,7 +88,6 @@ class CheckedEnv(gym.Wrapper):
     Attributes:
         opened: environments that are not closed yet.
         first_action: the environment's own number of action 0, or an array of them; 0 for other spaces.
-        guard: context for code of the environment.
     """
 
     opened: ClassVar["WeakSet[CheckedEnv]"] = WeakSet()
@@ -100,7 +96,6 @@ class CheckedEnv(gym.Wrapper):
         super().__init__(env)
         self.opened.add(self)
         self.env_id = env_id
-        self.guard = Guard(self.describe)
         space = env.action_space
         self.first_action = getattr(space, "start", 0)
         if isinstance(space, spaces.Discrete):
@@ -115,7 +110,7 @@ class CheckedEnv(gym.Wrapper):
         if seed is not None:
             self._seed, self._episode = seed, 0
         self._episode, self._step = self._episode + 1, 0
-        with self.guard:
+        with guard(self.describe):
             result = self.env.reset(seed=seed, options=options)
             if not isinstance(result, tuple | list) or len(result) != 2:
                 raise TypeError("reset() returns an observation and no info")
@@ -126,7 +121,7 @@ class CheckedEnv(gym.Wrapper):
         space = self.env.action_space  # some environments compare types; NASim does
         action = action + self.first_action
         action = int(action) if isinstance(space, spaces.Discrete) else np.array(action, space.dtype)
-        with self.guard:
+        with guard(self.describe):
             observation, reward, terminated, truncated, info = self.env.step(action)
             observation, number = self._checked(observation, self.observation_space), float(np.asarray(reward).item())
             if not math.isfinite(number):
@@ -134,12 +129,12 @@ class CheckedEnv(gym.Wrapper):
             return observation, number, bool(terminated), bool(truncated), info
 
     def render(self) -> Any:
-        with self.guard:
+        with guard(self.describe):
             return self.env.render()
 
     def close(self) -> None:
         self.opened.discard(self)
-        with self.guard:
+        with guard(self.describe):
             self.env.close()
 
     def _checked(self, observation: Any, space: spaces.Space[object], place: str = "") -> Any:

@@ -20,7 +20,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import RecordEpisodeStatistics
 
 from lib.envs.atari import FRAME_SKIP, is_atari, preprocess
-from lib.envs.checked_env import ActionSpace, CheckedEnv, Guard
+from lib.envs.checked_env import ActionSpace, CheckedEnv, guard
 from lib.envs.frames import FrameStack
 from lib.envs.masks import NUMERIC
 from lib.envs.states import States
@@ -135,7 +135,7 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
 
     Raises:
         UsageError: if the id is unknown, its module or another package is missing, or it does not have the render mode.
-            Errors of its constructor name it; see checked_env.Guard.
+            Errors of its constructor name it; see checked_env.guard.
     """
     options: Arguments = {}
     if render_mode is not None:
@@ -163,7 +163,7 @@ def _make(env_id: str, options: Arguments) -> gym.Env:
     arguments.pop(CHANNEL_AXIS, None)
     arguments |= options
     try:
-        with Guard(lambda: f"{env_id} (in its constructor)"):
+        with guard(lambda: f"{env_id} (in its constructor)"):
             env = gym.make(name, **arguments)
             if not all(isinstance(space, spaces.Space) for space in (env.observation_space, env.action_space)):
                 raise TypeError("a space does not inherit from gymnasium.spaces.Space")
@@ -237,7 +237,7 @@ def _registered_by(path: str) -> list[str]:
     sys.path += [folder for folder in (os.getcwd(), str(PROJECT)) if folder not in sys.path]
     before = set(gym.registry)
     try:
-        with Guard(lambda: f"the module {module!r}"):
+        with guard(lambda: f"the module {module!r}"):
             imported = importlib.import_module(module)
             if function:
                 if not hasattr(imported, function):

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lib.envs.checked_env import CheckedEnv, Info, Reset, Stepped
+from lib.envs.checked_env import CheckedEnv, Info, Reset, Stepped, guard
 from lib.envs.frames import STACK, FrameStrip
 from lib.envs.masks import CompositeBox, MaskedBox, StackedBox, append_mask, choices
 from lib.envs.observations import log_once, observation_kind, prepare
@@ -94,7 +94,7 @@ class States(gym.Wrapper):
     def _state(self, observation: Any, info: Info, is_first: bool, ended: bool) -> Any:
         mask = observation[INFO_KEY] if self._is_observed else info.get(INFO_KEY)
         if self._has_method:
-            with self.env.guard:
+            with guard(self.env.describe):
                 mask = self.env.get_wrapper_attr(METHOD_NAME)()
         if (mask is not None) != self._masked:
             raise Fault(

@@ -136,6 +136,7 @@ class NativeAtari(VectorWrapper):
         )
         self.single_observation_space = StackedBox(spaces.Box(0, 255, (SCREEN, SCREEN), np.uint8), STACK)
         self._episode_steps = np.zeros(num_envs, np.int64)  # steps since the last reset
+        self._no_ops = np.zeros(num_envs, np.int64)  # frames before the first action
 
     def reset(self, *, seed: int | Sequence[int] | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
         """Reset all environments, or those that options["reset_mask"], (num_envs,) bool, selects.
@@ -146,18 +147,24 @@ class NativeAtari(VectorWrapper):
         seeds = np.asarray(seed, np.int64)[selected] if isinstance(seed, Sequence) else seed
         states, infos = self.env.reset(seed=seeds, options=options)
         self._episode_steps[selected] = 0
+        self._no_ops[selected] = infos["episode_frame_number"][selected]
         _fill_first_states(states, self._episode_steps)
         return states, infos
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
-        """Step every environment. Actions are (num_envs,) integers from 0 to single_action_space.n - 1."""
+        """Step every environment. Actions are (num_envs,) integers from 0 to single_action_space.n - 1.
+
+        infos["no_ops"] holds the frames that were played before the first actions of the episodes, start-up included.
+        """
         actions = np.asarray(actions).astype(np.int64, casting="same_kind")
         if not self.action_space.contains(actions):
             raise ValueError(f"the actions {actions.tolist()} are not in {self.action_space}")
         states, rewards, terminations, truncations, infos = self.env.step(actions)
         self._episode_steps += 1
         ended = terminations | truncations
+        infos["no_ops"] = self._no_ops.copy()
         if ended.any():
+            self._no_ops[ended] = infos["episode_frame_number"][ended]
             _fill_first_states(infos["final_obs"], self._episode_steps, ended)
             self._episode_steps[ended] = 0
         _fill_first_states(states, self._episode_steps)

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import gymnasium as gym
-import numpy as np
 import ptan
 from ptan.experience import ExperienceFirstLast
 
@@ -49,12 +48,6 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
     def populate(self, samples: int) -> None:
         """Add transitions from the source, rounded up to whole rounds of its environments."""
         super().populate(-(-samples // self._round) * self._round)
-
-    def sample(self, batch_size: int) -> list[ExperienceFirstLast]:
-        """Sample transitions uniformly, with replacement."""
-        # ptan's own method returns the buffer's own list if the batch is as large as the buffer.
-        indices = np.random.choice(len(self.buffer), batch_size, replace=True)
-        return [self.buffer[index] for index in indices]
 
     def state_dict(self) -> State:
         return {"pos": self.pos, "transitions": pack(self.buffer)}

@@ -32,7 +32,7 @@ class Snapshot:
         action_space: action space of one environment.
 
     Attributes:
-        resets: (num_envs,) int64, number of each environment's last seeded reset; None before the first one. If an
+        resets: (num_envs,) int64, number of each environment's last seeded reset; -1 before the first one. If an
             environment is reset for each episode, this is the episode index. In a stream, it is the number of agent
             steps before the reset.
         starts: (num_envs,) int64, number of kept steps before that reset.
@@ -41,7 +41,7 @@ class Snapshot:
     ROOM = 1024  # steps for which memory is added at least
 
     def __init__(self, seed_of: Callable[[int, int], int], num_envs: int, action_space: spaces.Space[object]):
-        self.resets: np.ndarray | None = None
+        self.resets = np.full(num_envs, -1, np.int64)
         self.starts = np.zeros(num_envs, np.int64)
         self._seed_of = seed_of
         dtype = action_space.dtype if isinstance(action_space, spaces.Box) else np.int32
@@ -60,7 +60,6 @@ class Snapshot:
 
     def seeds(self) -> list[int]:
         """Return the seed of each environment's last reset."""
-        assert self.resets is not None
         return [self._seed_of(env, reset) for env, reset in enumerate(self.resets.tolist())]
 
     def restart(self, number: int | np.ndarray, which: np.ndarray | slice = slice(None)) -> None:
@@ -70,8 +69,6 @@ class Snapshot:
             number: number of the reset, the argument of `seed_of`; or one for each environment that was reset.
             which: (num_envs,) bool, or indices, of the environments that were reset.
         """
-        if self.resets is None:
-            self.resets = np.full(len(self.starts), number, np.int64)
         self.resets[which] = number
         self.starts[which] = self._length
 
@@ -89,7 +86,6 @@ class Snapshot:
 
     def trace(self, env: int, length: int, last_state: np.ndarray, no_ops: int | None = None) -> EpisodeTrace:
         """Return the trace of an episode of `length` steps that has just ended; for the others see EpisodeTrace."""
-        assert self.resets is not None
         actions = self.actions[int(self.starts[env]) :, env]
         first = len(actions) - length
         if no_ops is not None:  # in nearly every Atari game, it alone determines the first state
@@ -100,13 +96,13 @@ class Snapshot:
         """Return the resets, and the actions since the earliest one."""
         first = int(self.starts.min())
         return {
-            "resets": None if self.resets is None else torch.from_numpy(self.resets.copy()),
+            "resets": torch.from_numpy(self.resets.copy()),
             "starts": torch.from_numpy(self.starts - first),
             "actions": torch.from_numpy(self.actions[first:].copy()),
         }
 
     def load_state_dict(self, state: State) -> None:
-        self.resets = None if state["resets"] is None else state["resets"].numpy().copy()
+        self.resets = state["resets"].numpy().copy()
         self.starts = state["starts"].numpy().copy()
         if "actions" in state:
             self._memory = state["actions"].numpy()  # without room, so that it is never changed

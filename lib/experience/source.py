@@ -67,7 +67,8 @@ class ExperienceSourceFirstLast(ExperienceStream):
 
     def _next_resets(self, which: np.ndarray) -> int | np.ndarray:
         # A source in place of a lost one starts with its steps. A step ends at most one episode, so this number is new.
-        return self.steps_done // len(self.pool) if self.last_resets is None else self.last_resets[which] + 1
+        resets = self._snapshot.resets
+        return self.steps_done // len(self.pool) if resets[0] < 0 else resets[which] + 1
 
     def _reset_seed(self, env: int, episode: int) -> int:
         """Return the seed of an episode of an environment; here, resets are numbered by episodes."""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import VectorEnv
 
 from lib.envs import vector_env
@@ -79,14 +78,6 @@ class Stream(ExperienceSource):
         self.frame_skip = frame_skip(envs)
         self.interrupted_states: np.ndarray | None = None
         self._snapshot = Snapshot(self._reset_seed, envs.num_envs, envs.single_action_space)
-        is_native = isinstance(envs.unwrapped, AtariVectorEnv)
-        # (num_envs,) frames before the first action of native games' episodes
-        self._no_ops = np.zeros(envs.num_envs, np.int64) if is_native else None
-
-    @property
-    def last_resets(self) -> np.ndarray | None:
-        """(num_envs,) values of steps_done when each environment was last reset with a seed; None before the first."""
-        return self._snapshot.resets
 
     def begin(self) -> None:
         """Reset the environments on the first call."""
@@ -111,7 +102,6 @@ class Stream(ExperienceSource):
             if "final_obs" in infos:  # the environment was reset in the step that ended its episode
                 final_states[env] = infos["final_obs"][env]
             self._episodes.append(self._episode(env, infos, previous_states[env]))
-        self._record_no_ops(infos, ended)
         due = ended & (self._snapshot.steps_since_reset * self.total_envs >= self.RESEED_EVERY)
         if due.any():
             self._reseed(due)
@@ -135,17 +125,11 @@ class Stream(ExperienceSource):
         """Reset environments with the seeds of the snapshot."""
         options = None if which.all() else {"reset_mask": which}
         with self.clock("environment"):
-            self.states, infos = self.envs.reset(seed=self._snapshot.seeds(), options=options)  # type: ignore[arg-type]
-        self._record_no_ops(infos, which)
-
-    def _record_no_ops(self, infos: Info, started: np.ndarray) -> None:
-        """Record the emulator frames that native games have played before the first state of a new episode."""
-        if self._no_ops is not None:
-            self._no_ops = np.where(started, infos["episode_frame_number"], self._no_ops)
+            self.states, _ = self.envs.reset(seed=self._snapshot.seeds(), options=options)  # type: ignore[arg-type]
 
     def _episode(self, env: int, infos: Info, last_state: np.ndarray) -> Episode:
         total, length = self._return_and_length(env, infos)
-        no_ops = None if self._no_ops is None else int(self._no_ops[env])
+        no_ops = int(infos["no_ops"][env]) if "no_ops" in infos else None
         trace = self._snapshot.trace(env, length, last_state.copy(), no_ops) if self.traces else None
         return Episode(total, length, self.steps_done, since_process_start(), env, trace)
 
@@ -174,7 +158,7 @@ class Stream(ExperienceSource):
         super().load_state_dict(state)
         self.interrupted_states = None
         self._snapshot.load_state_dict(state["snapshot"])
-        if self.last_resets is None:
+        if self._snapshot.resets[0] < 0:  # saved before the first step
             return
         saved_states: np.ndarray = state["snapshot"]["states"].numpy()
         vector_env.set_each(self.envs, "restored", state["carried"])
@@ -202,8 +186,7 @@ class Stream(ExperienceSource):
                 if step < len(actions):
                     chosen = actions[step].astype(self.envs.action_space.dtype)
                     chosen[starts > step] = 0
-                    self.states, _, terminated, truncated, infos = self.envs.step(chosen)
-                    self._record_no_ops(infos, terminated | truncated)
+                    self.states, *_ = self.envs.step(chosen)
                     progress.update(len(chosen))
         is_right = np.array_equal(self.states, saved_states)
         if not is_right:

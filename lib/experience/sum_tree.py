@@ -56,14 +56,11 @@ class SumTree:
         Returns:
             (batch,) int64.
         """
-        sums = self._levels[0][0].cumsum()
-        # Rounding may raise a target to its row's total, which no cumulative sum exceeds. So keep it below the total.
-        targets = np.minimum(targets, np.nextafter(sums[-1], 0.0))
-        rows: np.ndarray = sums.searchsorted(targets, side="right")
-        targets = targets - np.where(rows > 0, sums[rows - 1], 0.0)
         batch = np.arange(len(targets))
-        for level in self._levels[1:]:
+        rows = np.zeros_like(batch)
+        for level in self._levels:
             sums = level[rows].cumsum(axis=1)
+            # Rounding may raise a target to its row's total, which no cumulative sum exceeds. Keep it below the total.
             targets = np.minimum(targets, np.nextafter(sums[:, -1], 0.0))
             children = (sums <= targets[:, None]).sum(axis=1)
             targets = targets - np.where(children > 0, sums[batch, children - 1], 0.0)

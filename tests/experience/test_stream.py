@@ -88,7 +88,6 @@ def test_a_resumed_source_equals_the_uninterrupted_one(kind, monkeypatch):
     assert taken + list(map(content, itertools.islice(iter(resumed), count - count // 2))) == expected
     assert resumed.interrupted_states is None
     assert resumed.steps_done == straight.steps_done
-    assert resumed.last_resets.tolist() == straight.last_resets.tolist()
     episodes = [[each[:3] for each in source.pop_episodes()] for source in (straight, resumed)]
     assert episodes[0] == episodes[1] != []
     for name, value in straight.state_dict()["snapshot"].items():
@@ -116,7 +115,7 @@ def test_without_the_actions_of_its_state_a_source_starts_new_episodes_at_once(k
     assert "actions" in saved["snapshot"]
     assert resumed.steps_done == source.steps_done
     assert np.array_equal(resumed.interrupted_states, source.states)
-    assert (resumed.last_resets > source.last_resets).all()
+    assert (resumed.state_dict()["snapshot"]["resets"] > saved["snapshot"]["resets"]).all()
     new.begin()
     assert (resumed.states != new.states).any()  # not the episodes of a new run
 
@@ -158,7 +157,7 @@ def test_transitions_end_where_environments_were_reset_on_resume(kind):
     resumed, resumed_ring = make()
     resumed.load_state_dict(source.state_dict())
     resumed_ring.load_state_dict(ring.state_dict())
-    assert resumed.last_resets.tolist() == [8, 8]
+    assert resumed.state_dict()["snapshot"]["resets"].tolist() == [8, 8]
     resumed_ring.populate(8)
     batch = resumed_ring._make_batch(np.full(2, 3), np.arange(2), np.ones(2))
     assert np.array_equal(batch.for_net("cpu").next_states.numpy(), last)

@@ -137,7 +137,7 @@ def test_a_signal_during_the_warm_up_ends_the_run_at_once():
     Stopper(lambda: 0, 10, None).watch_ends(engine)
 
     def warming_up():
-        with checked_env.Guard(lambda: "Game-v0"):  # the signal arrives in a step of an environment
+        with checked_env.guard(lambda: "Game-v0"):  # the signal arrives in a step of an environment
             yield os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Interrupted) as interrupted:
