@@ -28,8 +28,9 @@ import results
 from lib.analysis.run_data import Run
 from lib.analysis.trained_agent import TrainedAgent
 from lib.envs import vector_env
+from lib.hyperparameters import PPO_FAST_HYPERPARAMS
 from lib.ppo.actor import ActorSettings, PPOActor, Segment
-from lib.ppo.fast import FastModel, FastSettings, FastTrainer
+from lib.ppo.fast import FastModel, FastTrainer
 from lib.ppo.learner import PPOLearner
 from lib.ppo.segments import Segments
 from lib.run.curve import rolling_mean
@@ -260,7 +261,7 @@ def speed(job: results.Job) -> Measured:
     return speeds(result_of(play_run(job, goes_on=False))), {}
 
 
-SETTINGS = FastSettings(minibatch=64, epochs=1, gamma=0.99, lam=0.95, clip=0.2, entropy=0.01, gradient_norm=1.0)
+SETTINGS = dataclasses.replace(PPO_FAST_HYPERPARAMS["own"], minibatch=64, epochs=1, kl_target=None)
 ROLLOUT = 64  # steps of an actor's segment in `latency` and `lag`
 
 

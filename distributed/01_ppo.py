@@ -22,8 +22,8 @@ from lib import cli
 from lib.envs import vector_env
 from lib.hyperparameters import PPO_HYPERPARAMS
 from lib.ppo.model import Model
-from lib.ppo.rollout import Agent, Sampler
-from lib.ppo.update import Trainer, UpdateSettings
+from lib.ppo.rollout import Sampler
+from lib.ppo.update import Trainer
 from lib.run.setup import setup_ignite
 
 import torch
@@ -35,9 +35,9 @@ NAME = Path(__file__).stem
 def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, params.envs, processes=args.async_envs, any_actions=True)
     model = Model(envs.single_observation_space, envs.single_action_space).to(args.device)
-    sampler = Sampler(envs, Agent(model), params.rollout, args.seed)
+    sampler = Sampler(envs, model, params.rollout, args.seed)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, eps=1e-5)
-    trainer = Trainer(model, optimizer, UpdateSettings.of(params))
+    trainer = Trainer(model, optimizer, params)
 
     def process_batch(engine, rollout):
         optimizer.param_groups[0]["lr"] = params.learning_rate_at(sampler.steps_done)

@@ -21,8 +21,8 @@ from lib import cli
 from lib.envs import vector_env
 from lib.hyperparameters import PPO_FAST_HYPERPARAMS
 from lib.nets import encoders
-from lib.ppo.fast import FastModel, FastSettings, FastTrainer
-from lib.ppo.rollout import Agent, Sampler
+from lib.ppo.fast import FastModel, FastTrainer
+from lib.ppo.rollout import Sampler
 from lib.run.setup import setup_ignite
 
 import torch
@@ -35,12 +35,12 @@ def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, params.envs, processes=args.async_envs, any_actions=True)
     dtype = encoders.fast_dtype(args.device)
     model = FastModel(envs.single_observation_space, envs.single_action_space, dtype).to(args.device)
-    sampler = Sampler(envs, Agent(model), params.rollout, args.seed)
+    sampler = Sampler(envs, model, params.rollout, args.seed)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
-    trainer = FastTrainer(model, optimizer, FastSettings.of(params))
+    trainer = FastTrainer(model, optimizer, params)
 
     def process_batch(engine, rollout):
-        trainer.settings = FastSettings.of(params.annealed(sampler.steps_done))
+        trainer.settings = params.annealed(sampler.steps_done)
         return trainer.update(rollout)
 
     engine = Engine(process_batch)

@@ -20,7 +20,7 @@ from lib import cli
 from lib.hyperparameters import PPO_FAST_HYPERPARAMS
 from lib.nets import encoders
 from lib.ppo.actor import ActorSettings
-from lib.ppo.fast import FastModel, FastSettings, FastTrainer
+from lib.ppo.fast import FastModel, FastTrainer
 from lib.ppo.learner import PPOLearner, join_learners
 from lib.ppo.segments import Segments
 from lib.run.setup import setup_ignite
@@ -38,7 +38,7 @@ def train(params, args):
         acting.env.single_observation_space, acting.env.single_action_space, encoders.fast_dtype(group.device)
     ).to(group.device)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
-    trainer = FastTrainer(model, optimizer, FastSettings.of(params), group)
+    trainer = FastTrainer(model, optimizer, params, group)
     learner = PPOLearner(trainer)
     segments = Segments(acting, learner, args.asynchronous)
     if group.rank:  # only the first learner has a run folder
@@ -46,7 +46,7 @@ def train(params, args):
         sys.exit()
 
     def process_batch(engine, batch):
-        trainer.settings = FastSettings.of(params.annealed(segments.steps_done))
+        trainer.settings = params.annealed(segments.steps_done)
         return learner.train(batch)
 
     engine = Engine(process_batch)

@@ -20,8 +20,7 @@ from lib import cli
 from lib.envs import vector_env
 from lib.hyperparameters import PPO_FAST_HYPERPARAMS
 from lib.nets import encoders
-from lib.ppo.fast import FastSettings
-from lib.ppo.memory import MemoryAgent, MemoryModel, MemorySampler, MemoryTrainer
+from lib.ppo.memory import MemoryModel, MemorySampler, MemoryTrainer
 from lib.run.setup import setup_ignite
 
 import torch
@@ -34,12 +33,12 @@ def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, params.envs, processes=args.async_envs, any_actions=True)
     dtype = encoders.fast_dtype(args.device)
     model = MemoryModel(envs.single_observation_space, envs.single_action_space, dtype).to(args.device)
-    sampler = MemorySampler(envs, MemoryAgent(model, params.envs), params.rollout, args.seed)
+    sampler = MemorySampler(envs, model, params.rollout, args.seed)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
-    trainer = MemoryTrainer(model, optimizer, FastSettings.of(params))
+    trainer = MemoryTrainer(model, optimizer, params)
 
     def process_batch(engine, rollout):
-        trainer.settings = FastSettings.of(params.annealed(sampler.steps_done))
+        trainer.settings = params.annealed(sampler.steps_done)
         return trainer.update(rollout)
 
     engine = Engine(process_batch)

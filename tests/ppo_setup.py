@@ -1,13 +1,15 @@
 """Builders for the tests of lib.ppo: vector environments, rollouts and trainers."""
 
+from types import SimpleNamespace
+
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics
 
 from lib.envs import vector_env
-from lib.ppo.fast import FastModel, FastSettings, FastTrainer
+from lib.ppo.fast import FastModel, FastTrainer
 from lib.ppo.rollout import Rollout
-from lib.ppo.update import Trainer, UpdateSettings
+from lib.ppo.update import Trainer
 
 
 def vectorised(make, n):
@@ -16,17 +18,14 @@ def vectorised(make, n):
     return SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
-class Fixed:
-    """Agent that always takes action 0; the value of a state is ten times its first number."""
+class Fixed(torch.nn.Linear):
+    """Model that always takes the first of two actions; the value of a state is ten times its first number."""
 
-    device = torch.device("cpu")
+    def __init__(self):
+        super().__init__(1, 1)
 
-    def __call__(self, states, noise):
-        n = len(states)
-        return torch.zeros(n, dtype=torch.int64), torch.full((n,), -0.5), self.values(states)
-
-    def values(self, states, truncated=None):
-        return 10.0 * states[:, 0].float()
+    def forward(self, states):
+        return torch.tensor([[100.0, 0.0]]).expand(len(states), 2), 10.0 * states[:, 0].float()
 
 
 def random_rollout(steps, envs, state_size=5, n_actions=4):
@@ -44,15 +43,14 @@ def random_rollout(steps, envs, state_size=5, n_actions=4):
     )
 
 
-def settings_of(kind=UpdateSettings, **changes):
-    """Settings for small tests."""
+def settings_of(**changes):
+    """Hyperparameters of an update for small tests."""
     values = {"minibatch": 4, "epochs": 2, "gamma": 0.9, "lam": 0.9, "clip": 0.2, "entropy": 0.0, "gradient_norm": 1.0}
-    return kind(**values | changes)
+    return SimpleNamespace(**values | {"kl_target": None, "learning_rate_max": 1e-3} | changes)
 
 
 def trainer_of(model, optimizer=None, group=None, **changes):
     """The model's trainer with `settings_of(**changes)`, and Adam with a learning rate of 0.001 by default."""
     optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=1e-3)
-    if isinstance(model, FastModel):
-        return FastTrainer(model, optimizer, settings_of(FastSettings, **changes), group)
-    return Trainer(model, optimizer, settings_of(**changes), group)
+    trainer = FastTrainer if isinstance(model, FastModel) else Trainer
+    return trainer(model, optimizer, settings_of(**changes), group)

@@ -17,7 +17,7 @@ from lib.errors import UsageError, divisors
 from lib.experience.interface import Episode, State
 from lib.hyperparameters import FastPPOHyperparameters
 from lib.ppo.fast import FastModel
-from lib.ppo.rollout import Agent, Sampler
+from lib.ppo.rollout import Sampler
 from lib.ppo.update import LearnerGroup
 from lib.system.machine import cores, has_fast_bfloat16
 
@@ -151,7 +151,7 @@ class PPOActor:
             self._model = FastModel(space, envs.single_action_space, dtype)
         self._version = -1
         part = {"first_env": indices.start, "total_envs": acting.envs}
-        self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, **part)
+        self._sampler = Sampler(envs, self._model, acting.rollout, acting.seed, **part)
         self._sampler.traces = acting.traces
         if state is not None:
             self._sampler.steps_done = state["steps_done"]

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
 
 import torch
 from gymnasium import spaces
@@ -12,13 +11,14 @@ from torch.nn import functional as F
 
 from lib.envs.checked_env import CellActions
 from lib.errors import UsageError
+from lib.hyperparameters import FastPPOHyperparameters
 from lib.nets.distributions import Space
 from lib.nets.encoders import BoardEncoder, encoder_of, initialise, make_encoder, orthogonal
 from lib.nets.masking import mask_invalid
-from lib.ppo.losses import approximate_kl, value_loss
+from lib.ppo.losses import value_loss
 from lib.ppo.model import ActorCritic
 from lib.ppo.rollout import STATES, Rollout
-from lib.ppo.update import KL, Trainer, Transitions, UpdateSettings, fetched
+from lib.ppo.update import KL, Trainer, Transitions
 from lib.system.machine import to_device
 
 RETURN_RATE = 1e-4  # smallest weight of a new return in the statistics of the returns
@@ -91,7 +91,9 @@ class FastModel(ActorCritic):
 
     def _policy_head(self, actions: int | Space) -> nn.Linear | CellPolicy:
         if not isinstance(actions, CellActions):
-            return self.plain_head()
+            head = self.distribution.head(self.body.features)
+            orthogonal(head, 0.01)
+            return head
         planes, remainder = divmod(actions.n, math.prod(self.split.shape[1:]))
         if remainder or not isinstance(self.body, BoardEncoder):
             raise UsageError(
@@ -99,12 +101,6 @@ class FastModel(ActorCritic):
                 f"actions, and a state has the shape {self.split.shape}"
             )
         return CellPolicy(self.body.features, BoardEncoder.filters, planes)
-
-    def plain_head(self) -> nn.Linear:
-        """Return a policy head for any actions."""
-        head = self.distribution.head(self.body.features)
-        orthogonal(head, 0.01)
-        return head
 
     def normalise_by(self, states: torch.Tensor) -> None:
         """Adapt the input normalisation to these states; see NormalisingEncoder.normalise_by."""
@@ -155,21 +151,6 @@ class FastModel(ActorCritic):
         return values
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FastSettings(UpdateSettings):
-    """Hyperparameters of an update with an adaptive learning rate.
-
-    Attributes:
-        kl_target: desired Kullback-Leibler divergence of the new policy from the one that played, averaged over an
-            epoch's minibatches; None for a fixed learning rate.
-        learning_rate_max: largest value of an adaptive learning rate. The KL divergence of a nearly deterministic
-            policy is near 0 at any rate, so without a limit the rate would grow until the policy collapses.
-    """
-
-    kl_target: float | None = None
-    learning_rate_max: float = 1e-3
-
-
 class FastTrainer(Trainer):
     """Trainer of a FastModel that normalises states and values, and adapts the learning rate to the KL divergence.
 
@@ -178,7 +159,7 @@ class FastTrainer(Trainer):
     """
 
     model: FastModel
-    settings: FastSettings
+    settings: FastPPOHyperparameters
 
     def update(self, rollout: Rollout, rhos: torch.Tensor | None = None) -> dict[str, float]:
         is_first = not self.model.body.is_fitted
@@ -227,20 +208,20 @@ class FastTrainer(Trainer):
         """Return the mean squared error of the values, divided by the returns' variance, a scalar."""
         return value_loss(values, targets, self.model.return_std)
 
-    def after_epoch(self, metrics: Sequence[torch.Tensor], transitions: Transitions) -> None:
+    def after_epoch(self, metrics: torch.Tensor, transitions: Transitions) -> None:
         """Lower the learning rate if the epoch moved the policy too far; raise it if the policy moved too little.
 
         The measure is the mean divergence of the epoch's minibatches, each before its optimizer step. If the epoch has
-        only one minibatch, the divergence is measured again afterwards.
+        only one minibatch, the divergence is measured again afterwards. That of a nearly deterministic policy is near 0
+        at any rate; `learning_rate_max` keeps the rate from growing until such a policy collapses.
         """
         target = self.settings.kl_target
         if target is None:
             return
         if len(metrics) == 1:
-            kl = self._divergence(transitions)
-        else:  # the CPU sets the rate, so it has to wait for the epoch
-            divergences = [row[KL] for row in fetched(metrics)]
-            kl = sum(divergences) / len(divergences)
+            metrics = self._measured(transitions)
+        divergences = metrics[:, KL].tolist()  # the CPU sets the rate, so it has to wait for the epoch
+        kl = sum(divergences) / len(divergences)
         factor = 1.0
         if kl > 2 * target:
             factor = 1 / RATE_FACTOR
@@ -251,13 +232,9 @@ class FastTrainer(Trainer):
             group["lr"] = min(group["lr"] * factor, self.settings.learning_rate_max)
 
     @torch.no_grad()
-    def _divergence(self, transitions: Transitions) -> float:
-        """Return the divergence of the present policy from that of the rollout, over all transitions."""
-        states, actions, log_probs, *_ = transitions
-        [indices] = self.minibatches(len(states), shuffled=False)
-        parameters, _ = self.outputs(states[indices], indices)
-        now, _ = self.model.distribution.evaluate(parameters, actions[indices])
-        kl = approximate_kl(now, log_probs[indices])
-        self.group.average([kl])
-        [[number]] = fetched([kl[None]])
-        return number
+    def _measured(self, transitions: Transitions) -> torch.Tensor:
+        """Return METRICS of the present policy over all transitions, (1, 6)."""
+        [indices] = self.minibatches(len(transitions.actions), shuffled=False)
+        _, metrics = self._loss(Transitions(*(column[indices] for column in transitions)), indices)
+        self.group.average([metrics])
+        return metrics[None]

@@ -11,15 +11,17 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from torch import nn
 
+from lib.envs.checked_env import CellActions
 from lib.errors import UsageError
 from lib.experience.interface import State
 from lib.experience.stream import Step
 from lib.nets.distributions import Space
 from lib.nets.masking import mask_invalid
 from lib.ppo.fast import FastModel, FastTrainer
-from lib.ppo.rollout import Agent, Rollout, Sampler
+from lib.ppo.rollout import Rollout, Sampler
 from lib.system.machine import to_device
 
 
@@ -34,13 +36,10 @@ class MemoryModel(FastModel):
     """
 
     def __init__(self, space: spaces.Box, actions: int | Space, dtype: torch.dtype = torch.float32):
-        super().__init__(space, actions, dtype)
+        super().__init__(space, actions.n if isinstance(actions, CellActions) else actions, dtype)
         self.gru = nn.GRUCell(self.body.features, self.body.features)
         for weights in self.gru.parameters():
             nn.init.orthogonal_(weights) if weights.ndim == 2 else nn.init.zeros_(weights)
-
-    def _policy_head(self, actions: int | Space) -> nn.Linear:
-        return self.plain_head()
 
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Raise an error, because the output also depends on the memory; use `remember`."""
@@ -72,12 +71,20 @@ class MemoryModel(FastModel):
         return mask_invalid(self.policy(features), allowed), self.values_of(features), memory
 
 
-class MemoryAgent(Agent):
-    """Agent that remembers. Its memory changes with every call.
+@dataclasses.dataclass
+class MemoryRollout(Rollout):
+    """Rollout of a MemorySampler.
 
-    Args:
-        model: policy and value network.
-        num_envs: number of environments.
+    Attributes:
+        memory, starts: those of the sampler before the first step, (N, size) and (N,).
+    """
+
+    memory: torch.Tensor
+    starts: torch.Tensor
+
+
+class MemorySampler(Sampler):
+    """Sampler of a MemoryModel.
 
     Attributes:
         memory: (num_envs, size) float32, after the latest states acted on.
@@ -86,12 +93,14 @@ class MemoryAgent(Agent):
 
     model: MemoryModel
 
-    def __init__(self, model: MemoryModel, num_envs: int):
-        super().__init__(model)
-        self.memory = model.first_memory(num_envs)
-        self.starts = torch.ones(num_envs, dtype=torch.bool, device=self.device)
+    def __init__(self, envs: VectorEnv, model: MemoryModel, steps: int, seed: int = 0):
+        super().__init__(envs, model, steps, seed)
+        self.memory = model.first_memory(envs.num_envs)
+        self.starts = torch.ones(envs.num_envs, dtype=torch.bool, device=self.device)
 
+    @torch.no_grad()
     def outputs(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        states = to_device(states, self.device)
         parameters, values, self.memory = self.model.remember(states, self.memory, self.starts[None])
         return parameters, values
 
@@ -103,45 +112,27 @@ class MemoryAgent(Agent):
             starts = torch.zeros(len(memory), dtype=torch.bool, device=self.device)
         return self.model.remember(to_device(states, self.device), memory, starts[None])[1].cpu()
 
-
-@dataclasses.dataclass
-class MemoryRollout(Rollout):
-    """Rollout of a MemoryAgent.
-
-    Attributes:
-        memory, starts: those of the agent before the first step, (N, size) and (N,).
-    """
-
-    memory: torch.Tensor
-    starts: torch.Tensor
-
-
-class MemorySampler(Sampler):
-    """Sampler of a MemoryAgent, whose memory is a part of its state."""
-
-    agent: MemoryAgent
-
     def empty(self) -> MemoryRollout:
-        return MemoryRollout(**vars(super().empty()), memory=self.agent.memory, starts=self.agent.starts)
+        return MemoryRollout(**vars(super().empty()), memory=self.memory, starts=self.starts)
 
     def sample(self, rollout: Rollout) -> None:
         assert isinstance(rollout, MemoryRollout)
-        rollout.memory, rollout.starts = self.agent.memory, self.agent.starts
+        rollout.memory, rollout.starts = self.memory, self.starts
         super().sample(rollout)
 
     def step(self, actions: np.ndarray) -> Step:
         step = super().step(actions)
-        self.agent.starts = torch.from_numpy(step.terminated | step.truncated).to(self.agent.device)
+        self.starts = torch.from_numpy(step.terminated | step.truncated).to(self.device)
         return step
 
     def state_dict(self) -> State:
-        return super().state_dict() | {"memory": self.agent.memory.cpu(), "starts": self.agent.starts.cpu()}
+        return super().state_dict() | {"memory": self.memory.cpu(), "starts": self.starts.cpu()}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        self.agent.memory, self.agent.starts = (state[name].to(self.agent.device) for name in ("memory", "starts"))
+        self.memory, self.starts = (state[name].to(self.device) for name in ("memory", "starts"))
         if self.interrupted_states is not None:  # new episodes have begun
-            self.agent.starts = torch.ones_like(self.agent.starts)
+            self.starts = torch.ones_like(self.starts)
 
 
 class MemoryTrainer(FastTrainer):

@@ -59,69 +59,24 @@ class Rollout:
         self.next_values.copy_(torch.where(truncated, self.next_values, following))
 
 
-class Agent:
-    """Sample actions from the policy of a model, on its device.
-
-    Args:
-        model: policy and value network.
-    """
-
-    def __init__(self, model: ActorCritic):
-        self.model = model
-        self.device = next(model.parameters()).device
-
-    @torch.no_grad()
-    def __call__(self, states: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Choose an action in each state.
-
-        Args:
-            states: (N, ...) states of the model's space.
-            noise: noise of the model's distribution, (N, noise_size) float32, the only source of randomness.
-
-        Returns:
-            Sampled actions, (N, ...), on the CPU; their log-probabilities, (N,) float32, and the states' values, (N,)
-            float32, both on the model's device.
-        """
-        parameters, values = self.outputs(to_device(states, self.device))
-        actions, log_probs = self.model.distribution.sample(parameters, to_device(noise, self.device))
-        return actions.cpu(), log_probs, values
-
-    def outputs(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the model's parameters and values for states on its device."""
-        outputs: tuple[torch.Tensor, torch.Tensor] = self.model(states)
-        return outputs
-
-    @torch.no_grad()
-    def values(self, states: torch.Tensor, truncated: torch.Tensor | None = None) -> torch.Tensor:
-        """Predict the values of states.
-
-        Args:
-            states: (n, ...) states: the latest of all environments, or those that end the episodes of `truncated`.
-            truncated: (N,) bool, environments whose episodes end. Only an agent with a memory needs it.
-
-        Returns:
-            (n,) float32, on the CPU.
-        """
-        return self.outputs(to_device(states, self.device))[1].cpu()
-
-
 class Sampler(Stream):
-    """Play rollouts: step environments with an agent.
+    """Play rollouts: step environments with the policy of a model, on its device.
 
     Actions are sampled with noise that is derived from the seed, the environment's index and the rollout's index. So
     the steps of an environment do not depend on how the environments are divided among samplers.
 
     Args:
-        agent: an Agent, or any object with its `device`, `__call__` and `values`.
+        model: policy and value network.
         steps: steps of each environment in a rollout.
         envs, seed, part: arguments of a Stream.
     """
 
     PARTS = ("act", "environment", "store")
 
-    def __init__(self, envs: VectorEnv, agent: Agent, steps: int, seed: int = 0, **part: int):
+    def __init__(self, envs: VectorEnv, model: ActorCritic, steps: int, seed: int = 0, **part: int):
         super().__init__(envs, seed, **part)
-        self.agent = agent
+        self.model = model
+        self.device = next(model.parameters()).device
         self.steps = steps
         self._distribution = distribution_of(envs.single_action_space)
 
@@ -132,12 +87,30 @@ class Sampler(Stream):
             self.sample(rollout)
             yield rollout
 
+    @torch.no_grad()
+    def outputs(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the model's parameters and values for the latest states, (N, ...), on its device."""
+        outputs: tuple[torch.Tensor, torch.Tensor] = self.model(to_device(states, self.device))
+        return outputs
+
+    def values(self, states: torch.Tensor, truncated: torch.Tensor | None = None) -> torch.Tensor:
+        """Predict the values of states.
+
+        Args:
+            states: (n, ...) states: the latest of all environments, or those that end the episodes of `truncated`.
+            truncated: (N,) bool, environments whose episodes end. Only a model with a memory needs it.
+
+        Returns:
+            (n,) float32, on the CPU.
+        """
+        return self.outputs(states)[1].cpu()
+
     def empty(self) -> Rollout:
         """Return a rollout of uninitialised tensors for `sample` to fill. Its states are in pinned memory for a GPU."""
         self.begin()
         size = (self.steps, self.envs.num_envs)
         state = torch.from_numpy(self.states).movedim(1, -1)
-        pinned = self.agent.device.type == "cuda"
+        pinned = self.device.type == "cuda"
         return Rollout(
             states=torch.empty(*size, *state.shape[1:], dtype=state.dtype, pin_memory=pinned),
             actions=torch.empty(*size, *self._distribution.shape, dtype=self._distribution.dtype),
@@ -155,11 +128,11 @@ class Sampler(Stream):
         # One thread is enough for a small batch, and idle torch threads would spin on the emulators' cores. torch
         # clears its cache of cast weights when the outermost autocast context exits. This disabled one keeps the
         # cache for the whole rollout.
-        with torch_threads(1), torch.autocast(self.agent.device.type, enabled=False):
+        with torch_threads(1), torch.autocast(self.device.type, enabled=False):
             self._play(rollout)
 
     def _play(self, rollout: Rollout) -> None:
-        noise = to_device(self._noise(), self.agent.device)
+        noise = to_device(self._noise(), self.device)
         # These stay on the device until the end of the rollout, because only actions are needed before.
         log_probs: list[torch.Tensor] = []
         values: list[torch.Tensor] = []
@@ -167,7 +140,9 @@ class Sampler(Stream):
             with self.clock("store"):
                 rollout.states[t].copy_(torch.from_numpy(self.states).movedim(1, -1))
             with self.clock("act"):
-                actions, log_prob, value = self.agent(rollout.states[t].movedim(-1, 1), noise[t])
+                parameters, value = self.outputs(rollout.states[t].movedim(-1, 1))
+                actions, log_prob = self._distribution.sample(parameters, noise[t])
+                actions = actions.cpu()
                 log_probs.append(log_prob)
                 values.append(value)
             step = self.step(self._distribution.played(actions).numpy())
@@ -180,9 +155,9 @@ class Sampler(Stream):
                 with self.clock("act"):
                     last_states = torch.from_numpy(step.final_states[step.truncated])
                     truncated = torch.from_numpy(step.truncated)
-                    rollout.next_values[t, truncated] = self.agent.values(last_states, truncated)
+                    rollout.next_values[t, truncated] = self.values(last_states, truncated)
         with self.clock("act"):
-            bootstrap_values = self.agent.values(torch.from_numpy(self.states))
+            bootstrap_values = self.values(torch.from_numpy(self.states))
             rollout.log_probs.copy_(torch.stack(log_probs))
             rollout.values.copy_(torch.stack(values))
         rollout.fill_next_values(bootstrap_values)

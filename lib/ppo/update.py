@@ -1,12 +1,12 @@
 """PPO's update: learn from a rollout in minibatches."""
 
-import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
+from lib.hyperparameters import PPOHyperparameters
 from lib.ppo.losses import approximate_kl, estimate_advantages, normalised, policy_loss, value_loss
 from lib.ppo.model import ActorCritic
 from lib.ppo.rollout import Rollout
@@ -18,34 +18,6 @@ METRICS = ("loss", "policy_loss", "value_loss", "entropy", "kl", "clipped")  # m
 KL = METRICS.index("kl")
 
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class UpdateSettings:
-    """Hyperparameters of an update.
-
-    Attributes:
-        minibatch: transitions per optimizer step, at least 2. It divides the number of transitions in a rollout.
-        epochs: passes over a rollout.
-        gamma: discount factor.
-        lam: lambda of the advantage estimates, 0 to 1.
-        clip: the paper's epsilon. The probability ratio is clipped to [1 - clip, 1 + clip].
-        entropy: weight of the entropy bonus.
-        gradient_norm: largest norm of the gradient. Larger gradients are scaled down to it.
-    """
-
-    minibatch: int
-    epochs: int
-    gamma: float
-    lam: float
-    clip: float
-    entropy: float
-    gradient_norm: float = 0.5
-
-    @classmethod
-    def of(cls, params: object) -> Self:
-        """Copy the settings from a run's hyperparameters."""
-        return cls(**{field.name: getattr(params, field.name) for field in dataclasses.fields(cls)})
 
 
 class Transitions(NamedTuple):
@@ -98,18 +70,15 @@ class Trainer:
     Args:
         model: model to train.
         optimizer: optimizer of the model's parameters.
-        settings: hyperparameters of an update.
+        settings: hyperparameters of the next update: minibatch, epochs, gamma, lam, clip, entropy and gradient_norm.
         group: learners that make every update with this one; None if it is alone.
-
-    Attributes:
-        settings: hyperparameters of the next update.
     """
 
     def __init__(
         self,
         model: ActorCritic,
         optimizer: torch.optim.Optimizer,
-        settings: UpdateSettings,
+        settings: PPOHyperparameters,
         group: LearnerGroup | None = None,
     ):
         self.model = model
@@ -143,11 +112,10 @@ class Trainer:
         metrics: list[torch.Tensor] = []
         for _ in range(self.settings.epochs):
             minibatches = self.minibatches(len(transitions.actions))
-            epoch = [self._minibatch_step(transitions, indices) for indices in minibatches]
-            self.after_epoch(epoch, transitions)
-            metrics += epoch
-        columns = zip(*fetched(metrics), strict=True)
-        means = {name: sum(column) / len(metrics) for name, column in zip(METRICS, columns, strict=True)}
+            metrics.append(torch.stack([self._minibatch_step(transitions, indices) for indices in minibatches]))
+            self.after_epoch(metrics[-1], transitions)
+        columns = torch.cat(metrics).T.tolist()
+        means = {name: sum(column) / len(column) for name, column in zip(METRICS, columns, strict=True)}
         return means | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
 
     def minibatches(self, number: int, shuffled: bool = True) -> Sequence[torch.Tensor]:
@@ -160,11 +128,11 @@ class Trainer:
         outputs: tuple[torch.Tensor, torch.Tensor] = self.model(states.movedim(-1, 1))
         return outputs
 
-    def after_epoch(self, metrics: Sequence[torch.Tensor], transitions: Transitions) -> None:
-        """Called after each epoch with METRICS of its minibatches, on the device, and the transitions of the update."""
+    def after_epoch(self, metrics: torch.Tensor, transitions: Transitions) -> None:
+        """Called after each epoch with METRICS, (minibatches, 6) on the device, and the transitions of the update."""
 
     def _minibatch_step(self, transitions: Transitions, indices: torch.Tensor) -> torch.Tensor:
-        """Make one optimizer step on the transitions at `indices`, and return METRICS, on the device."""
+        """Make one optimizer step on the transitions at `indices`, and return METRICS, (6,) on the device."""
         batch = Transitions(*(column.index_select(0, indices) for column in transitions))
         # Advantages are normalised over the minibatch of all learners.
         advantages = normalised(self.group.gathered(batch.advantages)).view(self.group.size, -1)[self.group.rank]
@@ -172,13 +140,13 @@ class Trainer:
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        self.group.average([*gradients, *metrics.values()])
+        self.group.average([*gradients, metrics])
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_norm)
         self.optimizer.step()
-        return torch.stack([metrics[name] for name in METRICS])
+        return metrics
 
-    def _loss(self, batch: Transitions, indices: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Compute the loss of the batch at `indices`, with normalised advantages, and its metrics, all scalars."""
+    def _loss(self, batch: Transitions, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the loss of the batch at `indices`, with normalised advantages, and METRICS without gradients."""
         clip = self.settings.clip
         parameters, values = self.outputs(batch.states, indices)
         log_probs, entropies = self.model.distribution.evaluate(parameters, batch.actions)
@@ -188,22 +156,10 @@ class Trainer:
         loss = surrogate + VALUE_WEIGHT * value_error - self.settings.entropy * entropy
         with torch.no_grad():
             ratio = (log_probs - batch.log_probs).exp()
-            metrics = {
-                "loss": loss.detach(),
-                "policy_loss": surrogate.detach(),
-                "value_loss": value_error.detach(),
-                "entropy": entropy.detach(),
-                "kl": approximate_kl(log_probs, batch.log_probs),
-                "clipped": ((ratio - 1.0).abs() > clip).float().mean(),
-            }
+            kl, clipped = approximate_kl(log_probs, batch.log_probs), ((ratio - 1.0).abs() > clip).float().mean()
+            metrics = torch.stack([loss, surrogate, value_error, entropy, kl, clipped])
         return loss, metrics
 
     def value_loss(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the mean squared error of the values, a scalar."""
         return value_loss(values, targets)
-
-
-def fetched(rows: Sequence[torch.Tensor]) -> list[list[float]]:
-    """Return the numbers of tensors of equal shape (n,), in one copy to the CPU."""
-    numbers: list[list[float]] = torch.stack(list(rows)).tolist()
-    return numbers

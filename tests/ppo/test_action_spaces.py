@@ -11,7 +11,7 @@ from fakes import ACTION_SPACES
 from lib.analysis.trained_agent import TrainedAgent
 from lib.envs.vector_env import make_vector_env
 from lib.ppo.fast import FastModel
-from lib.ppo.rollout import Agent, Sampler
+from lib.ppo.rollout import Sampler
 from lib.run.episode_player import EpisodePlayer
 from lib.run.policy import SampledPolicy
 from ppo_setup import trainer_of
@@ -26,7 +26,7 @@ def test_ppo_learns_the_right_action(env_id):
     torch.manual_seed(1)
     envs = make_vector_env(env_id, 8, any_actions=True)
     model = FastModel(envs.single_observation_space, envs.single_action_space)
-    sampler = Sampler(envs, Agent(model), 16, seed=1)
+    sampler = Sampler(envs, model, 16, seed=1)
     trainer = trainer_of(model, torch.optim.Adam(model.parameters(), 1e-2), minibatch=32, gamma=0.5, epochs=4)
     rewards = []
     for _, rollout in zip(range(16), sampler, strict=False):

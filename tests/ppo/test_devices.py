@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib.envs.masks import MaskedBox
 from lib.nets.encoders import NormalisingEncoder, VectorEncoder
-from lib.ppo import fast, update
 from lib.ppo.actor import Segment
 from lib.ppo.fast import FastModel
 from lib.ppo.learner import PPOLearner
@@ -37,11 +36,8 @@ class Waits(TorchDispatchMode):
 
 @pytest.mark.parametrize(("kl_target", "copies"), [(None, 1), (0.01, 4)])
 def test_an_update_waits_once_and_with_an_adaptive_rate_once_an_epoch(monkeypatch, kl_target, copies):
-    fetches = []
-    for module in (update, fast):
-        monkeypatch.setattr(
-            module, "fetched", lambda rows: fetches.append(len(rows)) or torch.stack(list(rows)).tolist()
-        )
+    fetches, tolist = [], torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: fetches.append(tensor) or tolist(tensor))
     optimizer = torch.optim.SGD
     model = FastModel(SPACE, 4)
     trainer = trainer_of(model, optimizer(model.parameters(), lr=0.1), epochs=3, minibatch=9, kl_target=kl_target)
@@ -55,8 +51,8 @@ def test_an_update_waits_once_and_with_an_adaptive_rate_once_an_epoch(monkeypatc
 @pytest.fixture
 def _meta(monkeypatch):
     """Let programs run on the device `meta`: its tensors have no numbers to fetch, and autocast does not know it."""
-    for module in (update, fast):
-        monkeypatch.setattr(module, "fetched", lambda rows: torch.ones(len(rows), *rows[0].shape).tolist())
+    tolist = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: tolist(torch.ones(tensor.shape)))
     for encoder in (NormalisingEncoder, VectorEncoder):
         monkeypatch.setattr(encoder, "is_fitted", True)
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())

@@ -53,7 +53,7 @@ def test_the_learning_rate_adapts_to_the_divergence(kl, rate, expected, settings
     group["lr"] = rate
     row = torch.zeros(len(METRICS))
     row[METRICS.index("kl")] = kl
-    trainer.after_epoch([row, row], random_transitions())
+    trainer.after_epoch(torch.stack([row, row]), random_transitions())
     assert group["lr"] == pytest.approx(expected)
 
 

@@ -1,6 +1,5 @@
 """Several learners: together they learn what one learns, and they end together."""
 
-import dataclasses
 import re
 import signal
 import socket
@@ -67,7 +66,7 @@ def updates(group):
     results = []
     for number, kl_target in enumerate((0.01, 0.01, 1e-6, 0.01)):
         torch.manual_seed(number)
-        trainer.settings = dataclasses.replace(trainer.settings, kl_target=kl_target)
+        trainer.settings.kl_target = kl_target
         rollout = vars(random_rollout(STEPS, ENVS))
         torch.manual_seed(number)
         metrics = trainer.update(

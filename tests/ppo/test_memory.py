@@ -9,8 +9,7 @@ import torch
 from lib.envs.single_env import make_env
 from lib.envs.vector_env import make_vector_env
 from lib.errors import UsageError
-from lib.ppo.fast import FastSettings
-from lib.ppo.memory import MemoryAgent, MemoryModel, MemorySampler, MemoryTrainer
+from lib.ppo.memory import MemoryModel, MemorySampler, MemoryTrainer
 from lib.run.episode_player import EpisodePlayer, play_together
 from lib.run.policy import GreedyPolicy
 from ppo_setup import settings_of
@@ -23,10 +22,10 @@ def parts(env_id="fakes:Recall-v0", num_envs=8, steps=8, **settings):
     torch.manual_seed(2)
     envs = make_vector_env(env_id, num_envs, any_actions=True)
     model = MemoryModel(envs.single_observation_space, envs.single_action_space)
-    sampler = MemorySampler(envs, MemoryAgent(model, num_envs), steps, seed=3)
+    sampler = MemorySampler(envs, model, steps, seed=3)
     options = {"minibatch": 2 * steps, "gamma": 0.9, "epochs": 4, "entropy": 0.01} | settings
     optimizer = torch.optim.Adam(model.parameters(), 2e-3)
-    return model, sampler, MemoryTrainer(model, optimizer, settings_of(FastSettings, **options))
+    return model, sampler, MemoryTrainer(model, optimizer, settings_of(**options))
 
 
 def test_what_was_shown_at_the_start_of_an_episode_decides_the_right_action_at_its_end():
@@ -63,18 +62,18 @@ def test_a_truncated_episode_is_bootstrapped_with_its_memory_and_the_next_one_st
     model, sampler, _ = parts("fakes:Match-Bits-v0", num_envs=2, steps=8)  # truncated after 8 steps
     model.normalise_by(torch.rand(16, 2))
     seen = []
-    values = sampler.agent.values
+    values = sampler.values
 
     def watched(states, truncated=None):
-        seen.append((states.clone(), sampler.agent.memory.clone()))
+        seen.append((states.clone(), sampler.memory.clone()))
         return values(states, truncated)
 
-    sampler.agent.values = watched  # type: ignore[method-assign]
+    sampler.values = watched  # type: ignore[method-assign]
     rollout = next(iter(sampler))
     (last_states, memory), _ = seen
     expected = model.remember(last_states, memory, torch.zeros(1, 2, dtype=torch.bool))[1]
     assert torch.allclose(rollout.next_values[-1], expected)
-    assert sampler.agent.starts.all()
+    assert sampler.starts.all()
 
 
 def test_gradients_flow_through_the_sequence_up_to_the_start_of_an_episode():

@@ -7,7 +7,7 @@ from fakes import Catch, Counting
 from lib.envs import vector_env
 from lib.ppo.fast import FastModel
 from lib.ppo.model import Model
-from lib.ppo.rollout import Agent, Sampler
+from lib.ppo.rollout import Sampler
 from lib.system.seeds import hashed_seed
 from ppo_setup import Fixed, random_rollout, vectorised
 
@@ -35,7 +35,7 @@ def test_a_rollout_holds_the_steps_and_the_values_of_the_next_states(truncates):
             assert rollout.next_values[follows, index].tolist() == [
                 value for value, follow in zip(next_values, follows, strict=True) if follow
             ]
-        assert rollout.log_probs.tolist() == [[-0.5] * 2] * 4
+        assert rollout.log_probs.tolist() == [[0.0] * 2] * 4
     assert sampler.steps_done == 16
     assert reported_steps == [2] * 8
     assert [(episode.total, episode.length, episode.step) for episode in sampler.pop_episodes()] == [
@@ -47,7 +47,7 @@ def test_a_rollout_holds_the_steps_and_the_values_of_the_next_states(truncates):
 
 def test_images_have_their_channels_last():
     envs = vector_env.make_vector_env("PongNoFrameskip-v4", 2)
-    sampler = Sampler(envs, Agent(Model(envs.single_observation_space, 6)), steps=3, seed=4)
+    sampler = Sampler(envs, Model(envs.single_observation_space, 6), steps=3, seed=4)
     assert sampler.frame_skip == 4
     rollout = next(iter(sampler))
     assert rollout.states.shape == (3, 2, 84, 84, 4)
@@ -75,7 +75,7 @@ def test_noise_differs_between_seeds_environments_and_rollouts():
 def test_values_are_those_of_the_newest_weights_which_are_cast_once_per_rollout():
     envs = vector_env.make_vector_env("fakes:Catch-v0", 2)
     model = FastModel(envs.single_observation_space, 3, torch.bfloat16)
-    for _, rollout in zip(range(2), Sampler(envs, Agent(model), steps=3, seed=4), strict=False):
+    for _, rollout in zip(range(2), Sampler(envs, model, steps=3, seed=4), strict=False):
         with torch.no_grad():
             for states, values in zip(rollout.states, rollout.values, strict=True):
                 assert torch.equal(model(states.movedim(-1, 1))[1], values)

@@ -13,7 +13,7 @@ from lib.errors import UsageError
 from lib.ppo.actor import ActorSettings, PPOActor
 from lib.ppo.fast import FastModel
 from lib.ppo.learner import PPOLearner, join_segments
-from lib.ppo.rollout import Agent, Sampler
+from lib.ppo.rollout import Sampler
 from lib.ppo.segments import Segments
 from lib.ppo.segments import run as run_ppo
 from ppo_setup import trainer_of
@@ -81,7 +81,7 @@ def test_actors_play_what_one_sampler_plays_with_all_environments(played, actors
     acting = acting_of(env_name="PongNoFrameskip-v4", envs=2, actors=actors, engine=engine)
     learner = learner_of(acting)
     model = FastModel(acting.env.single_observation_space, acting.env.single_action_space)
-    sampler = Sampler(acting.make_envs(2), Agent(model), 16, seed=5)
+    sampler = Sampler(acting.make_envs(2), model, 16, seed=5)
     whole = iter(sampler)
     segments = Segments(acting, learner)
     try:

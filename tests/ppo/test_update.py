@@ -1,32 +1,19 @@
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 
 from fakes import Chain
-from lib.hyperparameters import PPO_HYPERPARAMS
-from lib.ppo.fast import FastModel, FastSettings
+from lib.ppo.fast import FastModel
 from lib.ppo.model import Model
-from lib.ppo.rollout import Agent, Sampler
-from lib.ppo.update import UpdateSettings
+from lib.ppo.rollout import Sampler
 from ppo_setup import trainer_of, vectorised
-
-
-def test_settings_are_copied_from_hyperparameters():
-    params = dataclasses.replace(PPO_HYPERPARAMS["pong"], minibatch=64, entropy=0.07)
-    settings = UpdateSettings.of(params)
-    assert dataclasses.asdict(settings).items() <= dataclasses.asdict(params).items()
-    assert (settings.minibatch, settings.entropy) == (64, 0.07)
-    with pytest.raises(AttributeError, match="kl_target"):  # never replaced by a default
-        FastSettings.of(params)
 
 
 @pytest.mark.parametrize("kind", [Model, FastModel])
 def test_the_chain_is_solved_with_its_known_values(kind):
     envs = vectorised(lambda: Chain(4), 8)
     model = kind(envs.single_observation_space, int(envs.single_action_space.n))
-    sampler = Sampler(envs, Agent(model), 32, seed=1)
+    sampler = Sampler(envs, model, 32, seed=1)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     trainer = trainer_of(model, optimizer, minibatch=64, epochs=4, gamma=0.5, lam=0.95, entropy=0.01)
     for _, rollout in zip(range(20), sampler, strict=False):
