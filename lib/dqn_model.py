@@ -129,10 +129,7 @@ class DQN(nn.Module):
         return advantages.unflatten(1, (-1, len(self.support))), None if value is None else value[:, None]
 
     def adv_val(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the outputs of the two streams of a dueling network without a support.
-
-        These are the advantages (batch, n_actions), whose mean is not subtracted, and the values (batch, 1).
-        """
+        """Return the advantages (batch, n_actions) of a dueling network, with their mean, and the values (batch, 1)."""
         advantages, value = self._streams(self.split(states)[0])
         assert value is not None
         return advantages, value

@@ -15,7 +15,6 @@ from lib.hyperparameters import FastPPOHyperparameters
 from lib.nets.distributions import Space
 from lib.nets.encoders import BoardEncoder, encoder_of, initialise, make_encoder, orthogonal
 from lib.nets.masking import mask_invalid
-from lib.ppo.losses import value_loss
 from lib.ppo.model import ActorCritic
 from lib.ppo.rollout import STATES, Rollout
 from lib.ppo.update import KL, Trainer, Transitions
@@ -206,7 +205,7 @@ class FastTrainer(Trainer):
 
     def value_loss(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the mean squared error of the values, divided by the returns' variance, a scalar."""
-        return value_loss(values, targets, self.model.return_std)
+        return super().value_loss(values, targets) / self.model.return_std**2
 
     def after_epoch(self, metrics: torch.Tensor, transitions: Transitions) -> None:
         """Lower the learning rate if the epoch moved the policy too far; raise it if the policy moved too little.

@@ -1,7 +1,6 @@
 """PPO's advantage estimates and losses, as pure functions of tensors."""
 
 import torch
-from torch.nn import functional as F
 
 from lib.ppo.rollout import Rollout
 
@@ -39,35 +38,16 @@ def estimate_advantages(rollout: Rollout, gamma: float, lam: float, rhos: torch.
 def policy_loss(
     log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, clip: float
 ) -> torch.Tensor:
-    """Negated clipped surrogate objective, Schulman et al. (2017), equation 7.
+    """Negated clipped surrogate objective, a scalar, Schulman et al. (2017), equation 7.
 
     Args:
-        log_probs: log-probabilities of the actions under the current policy, (batch,).
-        old_log_probs: log-probabilities of the actions when they were chosen, (batch,).
+        log_probs, old_log_probs: log-probabilities of the actions now, and when they were chosen, (batch,).
         advantages: (batch,).
         clip: the paper's epsilon.
-
-    Returns:
-        A scalar.
     """
     assert log_probs.shape == old_log_probs.shape == advantages.shape  # otherwise torch would broadcast them
     ratio = (log_probs - old_log_probs).exp()
     return -torch.min(ratio * advantages, ratio.clamp(1.0 - clip, 1.0 + clip) * advantages).mean()
-
-
-def value_loss(values: torch.Tensor, targets: torch.Tensor, unit: torch.Tensor | float = 1.0) -> torch.Tensor:
-    """Mean squared error of values. The errors are divided by a unit such as the standard deviation of the returns.
-
-    Args:
-        values: predicted values, (batch,).
-        targets: returns to predict, (batch,).
-        unit: divisor of the errors, a scalar.
-
-    Returns:
-        A scalar.
-    """
-    assert values.shape == targets.shape  # otherwise torch would broadcast them
-    return F.mse_loss(values, targets) / unit**2
 
 
 def normalised(advantages: torch.Tensor) -> torch.Tensor:
@@ -76,17 +56,10 @@ def normalised(advantages: torch.Tensor) -> torch.Tensor:
 
 
 def approximate_kl(log_probs: torch.Tensor, old_log_probs: torch.Tensor) -> torch.Tensor:
-    """Estimate the Kullback-Leibler divergence KL(old policy || new policy).
+    """Estimate the Kullback-Leibler divergence KL(old policy || new policy), a scalar, from the old policy's actions.
 
     The estimate is the mean of r - 1 - log r, in which r is the ratio of the new probability to the old one; see
-    http://joschu.net/blog/kl-approx.html.
-
-    Args:
-        log_probs: log-probabilities of the old policy's actions under the new policy, (batch,).
-        old_log_probs: log-probabilities of these actions under the old policy, (batch,).
-
-    Returns:
-        A scalar.
+    http://joschu.net/blog/kl-approx.html. The arguments are those of policy_loss.
     """
     log_ratio = log_probs - old_log_probs
     return (log_ratio.exp() - 1.0 - log_ratio).mean()

@@ -5,9 +5,10 @@ from typing import NamedTuple, TypeVar
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from lib.hyperparameters import PPOHyperparameters
-from lib.ppo.losses import approximate_kl, estimate_advantages, normalised, policy_loss, value_loss
+from lib.ppo.losses import approximate_kl, estimate_advantages, normalised, policy_loss
 from lib.ppo.model import ActorCritic
 from lib.ppo.rollout import Rollout
 from lib.system.machine import to_device
@@ -161,5 +162,6 @@ class Trainer:
         return loss, metrics
 
     def value_loss(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the mean squared error of the values, a scalar."""
-        return value_loss(values, targets)
+        """Return the mean squared error of the values, (batch,), a scalar."""
+        assert values.shape == targets.shape  # otherwise torch would broadcast them
+        return F.mse_loss(values, targets)
