@@ -43,6 +43,7 @@ class Toy(gym.Env):
         self.action_space: Any = spaces.Discrete(actions)
 
     def reset(self, *, seed=None, options=None):
+        assert options is None  # also if it is reset alone, among environments that step together
         super().reset(seed=seed)
         self.t = 0
         self.begin()
@@ -100,15 +101,6 @@ class Alone(Counting):
 
     def close(self):
         Alone.is_open = False
-
-
-def forked_sleeper():
-    """Fork a process that sleeps, and return its id."""
-    pid = os.fork()
-    if not pid:
-        time.sleep(20)
-        os._exit(0)
-    return pid
 
 
 class Unbuildable(Counting):
@@ -382,7 +374,6 @@ class Failing(Catch):
 class Count(Played):
     """Segment of a Counter."""
 
-    number: int  # of the actor
     began: int  # number of segments before its newest episodes
     nth: int  # of the actor's segments
     weight: int  # value of the weights that the actor has copied
@@ -404,15 +395,8 @@ class Counter:
     def get_trajectory_segment(self):
         self.before(self)
         self.count += 1
-        played = Played(self.version, 10, 10 * self.count, 0.1, {"environment": 0.08})
-        return Count(
-            **vars(played),
-            number=self.number,
-            began=self.began,
-            nth=self.count,
-            weight=int(self.weight),
-            pid=os.getpid(),
-        )
+        played = (self.version, 10, 10 * self.count, 0.1, {"environment": 0.08})
+        return Count(*played, began=self.began, nth=self.count, weight=int(self.weight), pid=os.getpid())
 
     def state_dict(self):
         return {"steps_done": 10 * self.count, "began": self.began}
@@ -566,19 +550,8 @@ def register_late() -> None:
     register("Late", Counting)
 
 
-for environment in (
-    Alone,
-    Alternating,
-    Chain,
-    Counting,
-    Curriculum,
-    Levels,
-    Recall,
-    Shown,
-    Coded,
-    Talkative,
-    Forgetful,
-):
+TOYS = (Alone, Alternating, Chain, Counting, Curriculum, Levels, Recall, Shown, Coded, Talkative, Forgetful)
+for environment in TOYS:
     register(environment.__name__, environment)
 register("Catch", Catch, zoom=ZOOM)
 register("Heat", Shape, space=spaces.Box(0.0, 1.0, (2, 2, 7, 7), np.float32))

@@ -25,6 +25,10 @@ from lib.run.folder import read_params
 
 PROJECT = Path(__file__).parents[1]
 SHOWN = ("--env-id", "fakes:Shown-v0")  # of the fixture original_run
+DQNS, PPOS = (  # scripts
+    sorted(path.relative_to(PROJECT) for path in PROJECT.glob(f"{folders}/[0-9][0-9]_*.py"))
+    for folders in ("chapter0[89]", "distributed")
+)
 BASELINE = Path("chapter09/01_baseline.py")
 PARALLEL = Path("chapter09/03_parallel.py")
 # Scripts find the toy environments of fakes.py on PYTHONPATH, and `#!/usr/bin/env python3` finds this Python on PATH.
@@ -42,7 +46,10 @@ def assignments(*fields: str) -> list[str]:
 
 SMALL_DQN = assignments("replay_initial=200", "replay_size=2000", "batch_size=8")
 SMALL_PPO = assignments("envs=4", "rollout=16", "minibatch=32", "epochs=1")
-CATCH = ("--env-id", "fakes:Catch-v0", *assignments("replay_initial=700", "replay_size=2000", "batch_size=8"))
+CATCH = (  # images
+    *("--env-id", "fakes:Catch-v0", "--seed", 3),
+    *assignments("replay_initial=120", "replay_size=2000", "batch_size=2", "target_net_sync=12", "learn_every=12"),
+)
 
 
 def start(

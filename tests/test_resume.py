@@ -12,7 +12,6 @@ import fakes
 from lib.analysis.run_data import Run
 from running import (
     BASELINE,
-    CATCH,
     assert_equal_runs,
     assignments,
     checkpoint_of,
@@ -67,7 +66,8 @@ def test_a_run_stopped_in_its_warm_up_starts_from_the_beginning(answer, tmp_path
 
 
 def test_a_run_resumed_without_its_replay_fills_it_again(answer, tmp_path):
-    options = ("--env-id", "fakes:Chain-v0", *CATCH[2:], "--set", "checkpoint_replay=false", "--quiet")
+    fields = assignments("replay_initial=700", "replay_size=2000", "batch_size=8", "checkpoint_replay=false")
+    options = ("--env-id", "fakes:Chain-v0", *fields, "--quiet")
     answer(BASELINE, *options, "--stop-after", 720, "--runs-dir", tmp_path)
     assert "replay" not in checkpoint_of(folder(tmp_path))
     output = answer(BASELINE, *resuming(folder(tmp_path)), "--stop-after", 1550)

@@ -166,7 +166,12 @@ def test_sigterm_ends_the_programs_of_an_actor_but_not_the_actor():
 
 
 def test_an_actor_that_dies_is_lost_although_a_process_that_it_forked_lives():
-    with fleet_of("process", 1, lambda actor: fakes.forked_sleeper()) as fleet:
+    def fork_sleeper(actor):
+        if not os.fork():
+            time.sleep(20)
+            os._exit(0)
+
+    with fleet_of("process", 1, fork_sleeper) as fleet:
         [segment] = gather(fleet)
         [helper] = psutil.Process(segment.pid).children()
         os.kill(segment.pid, signal.SIGKILL)

@@ -17,7 +17,7 @@ from lib.hyperparameters import HYPERPARAMS
 from lib.nets import losses
 from lib.run import checkpoint
 from lib.run.arguments import RunOptions
-from running import PROJECT, assignments, folder, result_of
+from running import PROJECT, assignments, differences, folder, result_of
 
 SCRIPTS = sorted((PROJECT / "chapter08").glob("0*.py"))
 
@@ -126,15 +126,11 @@ def train_briefly(monkeypatch, script, batches, huber=False, **changed):
     return saved
 
 
-def same(one, other):
-    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
-
-
 def test_with_several_environments_target_copies_and_epsilon_count_agent_steps(monkeypatch):
     saved = train_briefly(monkeypatch, load("08_dqn_rainbow"), 8, envs=2, without=["noisy"])
-    assert not same(saved["before"], saved["after"][0])
-    assert same(saved["target"].state_dict(), saved["after"][4])  # ten agent steps, two per iteration
-    assert not same(saved["target"].state_dict(), saved["after"][7])
+    assert differences(saved["before"], saved["after"][0]) != []
+    assert differences(saved["target"].state_dict(), saved["after"][4]) == []  # ten agent steps, two per iteration
+    assert differences(saved["target"].state_dict(), saved["after"][7]) != []
     assert saved["epsilon"].selector.epsilon == pytest.approx(1.0 - 16 / 100_000)
 
 
@@ -154,7 +150,7 @@ def test_transitions_with_a_weight_of_zero_do_not_change_the_network(monkeypatch
         lambda ring, size: dataclasses.replace(sample(ring, size), weights=torch.zeros(size)),
     )
     saved = train_briefly(monkeypatch, load("05_dqn_prio_replay"), 3)
-    assert same(saved["before"], saved["after"][-1])
+    assert differences(saved["before"], saved["after"][-1]) == []
 
 
 def test_priorities_are_the_errors_of_the_same_batch(monkeypatch):

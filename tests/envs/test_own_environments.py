@@ -2,11 +2,8 @@
 
 import pytest
 
-from running import PROJECT, assignments, folder
+from running import DQNS, PPOS, PROJECT, assignments, folder
 
-SCRIPTS = sorted(
-    path.relative_to(PROJECT) for name in ("chapter0*", "distributed") for path in PROJECT.glob(f"{name}/[0-9]*.py")
-)
 SHORT = ("--seed", 1, "--quiet", "--stop-after")
 DQN = assignments("replay_initial=60", "replay_size=400", "batch_size=4")
 PPO = assignments("envs=4", "rollout=8", "minibatch=16")
@@ -26,7 +23,7 @@ def short_options(script):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "script",
-    [pytest.param(script, marks=[] if script.stem in SOME else pytest.mark.long) for script in SCRIPTS],
+    [pytest.param(script, marks=[] if script.stem in SOME else pytest.mark.long) for script in DQNS + PPOS],
 )
 def test_every_script_runs_on_own_environments_and_never_takes_an_invalid_action(script, answer, tmp_path):
     """fakes.Shape raises an error if an action is not allowed."""

@@ -3,6 +3,7 @@
 import copy
 import itertools
 from typing import Any
+from unittest.mock import Mock
 
 import ale_py
 import cloudpickle
@@ -107,32 +108,20 @@ def test_the_limit_of_an_atari_game_counts_agent_steps_and_the_game_may_record_i
     assert info["episode"]["l"] == steps
 
 
-def test_an_environment_that_cannot_be_used_is_closed_and_an_error_of_that_does_not_hide_the_first(register, caplog):
-    class Broken(fakes.Counting):
-        def reset(self, *, seed=None, options=None):
-            raise OSError("no level")
-
-        def close(self):
-            raise AttributeError("no viewer")
-
-    register("Broken-v0", Broken)
+def test_an_environment_that_cannot_be_used_is_closed_and_an_error_of_that_does_not_hide_the_first(monkeypatch, caplog):
+    monkeypatch.setattr(fakes.Counting, "begin", Mock(side_effect=OSError("no level")))
+    monkeypatch.setattr(fakes.Counting, "close", Mock(side_effect=AttributeError("no viewer")))
     with pytest.raises(EnvironmentFailed, match="no level"), closing():
-        make_env("Broken-v0")
+        make_env("fakes:Counting-v0")
     assert "no viewer" in caplog.text
 
 
-def test_an_environment_that_seeds_the_global_generators_does_not_set_the_first_weights(register):
-    class Seeding(fakes.Counting):
-        def reset(self, *, seed=None, options=None):
-            np.random.seed(0)
-            torch.manual_seed(0)
-            return super().reset(seed=seed)
-
-    register("Seeding-v0", Seeding)
+def test_an_environment_that_seeds_the_global_generators_does_not_set_the_first_weights(monkeypatch):
+    monkeypatch.setattr(fakes.Counting, "begin", lambda env: torch.manual_seed(0))
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    make_env("Seeding-v0")
+    make_env("fakes:Counting-v0")
     assert torch.equal(torch.rand(3), expected)
 
 

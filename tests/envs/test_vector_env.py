@@ -10,7 +10,6 @@ import torch
 from gymnasium.wrappers import AtariPreprocessing
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
-import fakes
 from lib.envs import vector_env
 from lib.envs.frames import FrameStack
 from lib.envs.single_env import make_env
@@ -142,15 +141,3 @@ def test_a_native_game_has_the_action_space_with_which_it_is_registered_and_no_p
     assert vector_env.make_vector_env("FullPong-v0", 1).single_action_space.n == 18
     with pytest.raises(UsageError, match="leave --async-envs out"):
         vector_env.make_vector_env("FullPong-v0", 2, processes=True)
-
-
-def test_an_environment_that_is_reset_alone_gets_no_options(register):
-    class Optional(fakes.Catch):
-        def reset(self, *, seed=None, options=None):
-            assert options is None
-            return super().reset(seed=seed)
-
-    register("Optional-v0", Optional)
-    envs = vector_env.make_vector_env("Optional-v0", 3)
-    envs.reset(seed=1)
-    envs.reset(seed=2, options={"reset_mask": np.array([True, False, True])})

@@ -13,10 +13,6 @@ from oracles import boards
 from running import assignments, folder
 
 
-def cells(plane):
-    return [tuple(cell) for cell in np.argwhere(plane).tolist()]
-
-
 def test_whole_games_equal_those_of_the_slow_twin():
     rng, env = np.random.default_rng(3), Blocks()
     lines = 0
@@ -46,7 +42,7 @@ def test_whole_games_equal_those_of_the_slow_twin():
 
 
 def picture_of(plane):
-    return next(piece for piece in blocks.PIECES if boards.cells(piece) == cells(plane))
+    return next(piece for piece in blocks.PIECES if boards.cells(piece) == boards.occupied(plane))
 
 
 @pytest.mark.slow

@@ -11,10 +11,6 @@ RING = [(2, 2), (2, 3), (3, 3), (3, 2)]  # the head is beside the tail
 ROUND = [LEFT, UP, RIGHT, DOWN]  # one round through RING
 
 
-def cells(plane):
-    return [tuple(cell) for cell in np.argwhere(plane).tolist()]
-
-
 def start(body, food, size=6):
     env = Snake(size)
     env.reset(seed=1, options={"body": body, "food": food})
@@ -50,11 +46,11 @@ def test_whole_episodes_equal_those_of_the_slow_twin():
         ended = False
         while not ended:
             assert np.array_equal(state[0], slow.plane())
-            assert cells(state[1]) == slow.body[-1:]
+            assert boards.occupied(state[1]) == slow.body[-1:]
             assert info["length"] == len(slow.body)
             back = MOVES.index(tuple(np.subtract(slow.body[-2], slow.body[-1])))
             assert info["action_mask"].tolist() == [action != back for action in range(4)]
-            (food,) = cells(state[2])
+            (food,) = boards.occupied(state[2])
             action = int(rng.integers(4))
             state, reward, terminated, truncated, info = env.step(action)
             lives = slow.move(action, food)

@@ -12,6 +12,11 @@ def cells(piece):
     ]
 
 
+def occupied(plane):
+    """Return the cells (row, column) of a plane that are not 0."""
+    return [tuple(cell) for cell in np.argwhere(plane).tolist()]
+
+
 def fits(board, piece, row, column):
     for down, right in cells(piece):
         y, x = row + down, column + right

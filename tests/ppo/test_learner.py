@@ -116,14 +116,6 @@ def finish(learners):
         assert learner.returncode == 0
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    """Folder of a run of two learners."""
-    runs_dir = tmp_path_factory.mktemp("uninterrupted")
-    finish(start_learners(*POLE, "--stop-after", LAST, "--runs-dir", runs_dir))
-    return folder(runs_dir)
-
-
 @pytest.mark.long
 def test_torchrun_starts_the_learners(tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -135,9 +127,11 @@ def test_torchrun_starts_the_learners(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
-def test_the_learners_end_together_and_resume_bit_for_bit(uninterrupted, tmp_path, number):
-    first, second = start_learners(*POLE, "--stop-after", LAST, "--runs-dir", tmp_path)
-    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-0000003*.pt")), first)
+def test_the_learners_end_together_and_resume_bit_for_bit(tmp_path, number):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    finish(start_learners(*POLE, "--stop-after", LAST, "--runs-dir", whole))
+    first, second = start_learners(*POLE, "--stop-after", LAST, "--runs-dir", parts)
+    wait_for(lambda: list(parts.glob("*/checkpoints/step-0000003*.pt")), first)
     first.send_signal(number)
     _, stderr = second.communicate(timeout=60)
     if number == signal.SIGKILL:
@@ -146,9 +140,9 @@ def test_the_learners_end_together_and_resume_bit_for_bit(uninterrupted, tmp_pat
     else:
         first.communicate()
         assert (first.returncode, second.returncode, stderr) == (130, 0, "")
-    finish(start_learners(*resuming(folder(tmp_path)), "--stop-after", LAST))
-    assert_equal_runs(uninterrupted, folder(tmp_path))
-    saved, episodes = checkpoint_of(uninterrupted), episodes_of(uninterrupted)
+    finish(start_learners(*resuming(folder(parts)), "--stop-after", LAST))
+    assert_equal_runs(folder(whole), folder(parts))
+    saved, episodes = checkpoint_of(folder(whole)), episodes_of(folder(whole))
     # It has the actors and the episodes of both learners. Some steps belong to episodes that have not ended.
     assert [state["steps_done"] for state in saved["source"]["actors"]] == [LAST // 4] * 4
     assert len({state["snapshot"]["states"].numpy().tobytes() for state in saved["source"]["actors"]}) == 4

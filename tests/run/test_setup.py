@@ -74,34 +74,20 @@ def test_the_learning_rates_of_all_groups_fall_linearly_to_the_final_one(tmp_pat
     assert rates[60] == rates[40] == pytest.approx([0.02, 0.002])
 
 
-class Counter:
-    """An object of the script with a state."""
-
-    def __init__(self, count=0):
-        self.count = count
-
-    def state_dict(self):
-        return {"count": self.count}
-
-    def load_state_dict(self, state):
-        self.count = state["count"]
-
-
 def test_a_checkpoint_holds_what_a_handler_of_the_script_has_changed(tmp_path):
-    counter = Counter()
-    own = set_up(tmp_path, save={"net": Linear(1), "counter": counter}, stop_after=35)
-
-    @own.engine.on(Events.ITERATION_COMPLETED)
-    def count():
-        counter.count += 1
-
+    state = {"count": 0}
+    save = {"net": Linear(1), "counter": Mock(state_dict=lambda: state)}
+    own = set_up(tmp_path, save=save, stop_after=35)
+    own.engine.add_event_handler(Events.ITERATION_COMPLETED, lambda: state.update(count=state["count"] + 1))
     own.engine.run(own.batches)
     content = checkpoint.newest(own.run.checkpoints)
     assert content["counter"]["count"] == content["iteration"]["iteration"] == 33
 
 
 def test_a_state_that_could_not_be_read_again_is_refused_at_the_first_checkpoint(tmp_path):
-    own = set_up(tmp_path, save={"net": Linear(1), "statistics": Counter(np.float64(1.5))}, stop_after=60)
+    own = set_up(
+        tmp_path, save={"net": Linear(1), "statistics": Mock(state_dict=lambda: {"mean": np.float64(1)})}, stop_after=60
+    )
     with pytest.raises(Fault, match=r"holds numpy\S*scalar, and only tensors and plain values are loaded"):
         own.engine.run(own.batches)
     assert own.source.steps_done == 3  # of the warm-up and the first iteration

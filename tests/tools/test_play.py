@@ -33,13 +33,9 @@ def test_videos_are_recorded_without_a_display_and_replace_no_other(refused, tra
     assert contents(trained_run / "videos") == before
 
 
-@pytest.fixture
-def display(monkeypatch):
+def test_a_window_writes_nothing_and_may_be_closed(answer, original_run, monkeypatch):
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-
-
-def test_a_window_writes_nothing_and_may_be_closed(answer, display, original_run, monkeypatch):
     before = set(original_run.rglob("*"))
     play = (PLAY, original_run, *SHOWN, "--scores")
     assert re.search(r"Playing in a window\..*\nEpisode 1: return -?1, 6 steps\n$", answer(*play))

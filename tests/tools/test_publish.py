@@ -5,12 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from lib.analysis.export import load_onnx
 from lib.analysis.trained_agent import TrainedAgent
 from lib.run import checkpoint
-from running import BASELINE, SHOWN, SMALL_DQN, SMALL_PPO, contents, folder, resuming
+from running import BASELINE, SHOWN, SMALL_DQN, SMALL_PPO, contents, differences, folder, resuming
 
 pytestmark = pytest.mark.slow
 
@@ -24,10 +23,6 @@ def first_weights(run, network="net"):
     return {name: value for name, value in net.items() if name.endswith("weight") and not name.startswith("value")}
 
 
-def equal(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
 def test_a_model_holds_the_best_network_and_a_card(answer, refused, original_run, tmp_path):
     model = tmp_path / "models/well shown"
     answer(PUBLISH, original_run, model, *SHOWN, "--episodes", 10)
@@ -35,7 +30,7 @@ def test_a_model_holds_the_best_network_and_a_card(answer, refused, original_run
     [best] = (original_run / "checkpoints").glob("best-*.pt")
     content = checkpoint.load(published)
     assert set(content) == {"net"}
-    assert equal(content["net"], checkpoint.load(best)["net"])
+    assert differences(content["net"], checkpoint.load(best)["net"]) == []
     evaluation = json.loads((model / "evaluation.json").read_text())
     card = (model / "README.md").read_text()
     assert f"**{evaluation['mean']:.2f}**" in card
@@ -59,10 +54,10 @@ def test_a_run_starts_with_the_weights_of_another(answer, tmp_path, script, smal
 
     first = start("first", 1)
     other, begun = start("other", 2), start("begun", 2, "--init", first)
-    assert equal(first_weights(begun), first_weights(first))
-    assert not equal(first_weights(other), first_weights(first))
+    assert differences(first_weights(begun), first_weights(first)) == []
+    assert differences(first_weights(other), first_weights(first)) != []
     if script == BASELINE:
-        assert equal(first_weights(begun, "target"), first_weights(first))
+        assert differences(first_weights(begun, "target"), first_weights(first)) == []
     assert "-init" in begun.name
 
 
