@@ -337,7 +337,6 @@ PPO_FAST_HYPERPARAMS["pong"] = dataclasses.replace(
     gamma=0.98,
     entropy_final=0.0005,
     kl_target=0.02,
-    kl_target_final=0.001,
     learning_rate_max=0.01,
     learning_rate_max_final=0.0005,
     anneal_steps=800_000,

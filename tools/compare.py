@@ -23,6 +23,8 @@ from lib.analysis import comparison
 from lib.analysis.run_data import select_runs
 from lib.system import files
 
+import pandas as pd
+
 MIN_NAME_WIDTH, MAX_NAME_WIDTH = 11, 32
 
 
@@ -34,7 +36,7 @@ def main() -> None:
     runs, skipped = select_runs(args.runs, args.runs_dir)
     for reason in skipped:
         print(f"Skipped: {reason}.", file=sys.stderr)
-    table = comparison.comparison_table(runs)
+    table = pd.concat([comparison.settings_table(runs), comparison.outcome_table(runs)], axis=1).rename_axis("run")
     # One column per run, because there are more properties than fit in a line. A terminal shows as many as fit.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     room = MAX_NAME_WIDTH if width is None else (width - max(map(len, table))) // len(runs) - 2

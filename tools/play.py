@@ -22,7 +22,7 @@ from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import Window, WindowClosed, action_names, add_score_panel
 from lib.errors import UsageError
-from lib.run.episode_player import EpisodePlayer, EpisodeResult
+from lib.run.episode_player import EpisodePlayer, EpisodeResult, play_together
 from lib.run.episodes import VIDEOS
 from lib.run.policy import EpsilonGreedyPolicy, SampledPolicy
 from lib.run.videos import FrameSink, Video, frames_per_second
@@ -76,17 +76,20 @@ def main() -> None:
     env = agent.make_env(render_mode="rgb_array")
     if args.scores and (agent.policy.score_name == "parameter" or agent.policy.has_memory):
         raise UsageError(f"--scores needs discrete actions and no memory; this run has actions of {env.action_space}")
-    player, names, rate = EpisodePlayer(env), action_names(env), frames_per_second(env)
+    names, rate = action_names(env), frames_per_second(env)
 
-    def frame_of(states: np.ndarray) -> np.ndarray:
+    def frame_of(state: np.ndarray) -> np.ndarray:
         frame = np.asarray(env.render())
         if not args.scores:
             return frame
-        scores, mask = agent.policy.scores(states)[0], agent.random.legal(states)[0]
+        scores, mask = agent.policy.scores(state[None])[0], agent.random.legal(state[None])[0]
         return add_score_panel(frame, names, scores, agent.policy.score_name, mask)
 
     def play(number: int, sink: FrameSink) -> EpisodeResult:
-        return player.play(policy, args.seed, number, watch=lambda states: sink(frame_of(states)))
+        results: list[EpisodeResult] = []
+        player = EpisodePlayer(env, lambda state: sink(frame_of(state)))
+        play_together(policy, [player], args.seed, [number], results.append)
+        return results[0]
 
     if args.record:
         record_videos(play, args.episodes, args.run / VIDEOS, agent.step, rate)

@@ -71,19 +71,15 @@ def outcome_of(run: Run) -> dict[str, object]:
 
 def _greedy_evaluation(run: Run) -> Json:
     """Return what evaluate.py found without exploration, if it played the best or the last checkpoint of the run."""
-    evaluation = run.evaluation
-    if evaluation.get("epsilon") or evaluation.get("sample"):
-        return {}
-    folder = run.path / "checkpoints"
-    kept = [numbered(folder, kind) for kind in ("best", "step")] if folder.is_dir() else []
+    kept = [numbered(run.path / "checkpoints", kind) for kind in ("best", "step")]
     newest = [files[-1][1].name for files in kept if files]
-    return evaluation if evaluation.get("checkpoint") in newest else {}
+    return run.evaluation if run.evaluation.get("checkpoint") in newest else {}
 
 
 def settings_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Build a table of the settings in which the runs differ, as text, with one row per run."""
-    rows = [settings_of(run) for run in runs]
-    return pd.DataFrame(rows, columns=_differing(rows), index=whole_names(runs), dtype=object)
+    table = pd.DataFrame([settings_of(run) for run in runs], index=whole_names(runs), dtype=object)
+    return table.loc[:, table.nunique(dropna=False) > 1]
 
 
 def outcome_table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -114,11 +110,6 @@ def shorten(name: str, width: int) -> str:
     return name if len(name) <= width else f"{name[: width - end - 1]}…{name[-end:]}"
 
 
-def comparison_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """Build a table of differing settings and outcomes, with one row per run."""
-    return pd.concat([settings_table(runs), outcome_table(runs)], axis=1).rename_axis("run")
-
-
 def format_value(value: object) -> str:
     """Format a value of these tables; "-" if there is no value."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -137,10 +128,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
 
 def summarise(group: Group) -> str:
-    """Describe a group in one line: mean return at the end, minutes until it was solved, and caveats.
-
-    The mean of two runs is followed by their range, and that of more is an interquartile mean with its interval.
-    """
+    """Describe a group in one line: mean return at the end, minutes until it was solved, and caveats."""
     outcomes = pd.DataFrame([outcome_of(run) for run in group.runs])
     solved = outcomes["solved"].dropna()
     means = outcomes["mean"].dropna()  # a run may have no episode yet
@@ -180,22 +168,15 @@ def _centre_and_range(values: pd.Series) -> str:
     return f"{centre} ({bounds} {lowest} to {highest})"
 
 
-def _differing(rows: Sequence[Settings]) -> list[str]:
-    """Return the names of the settings that are not equal in all rows."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [name for name in names if _count_distinct(rows, [name]) > 1]
-
-
-def _count_distinct(rows: Sequence[Settings], names: list[str]) -> int:
-    return len({tuple(row.get(name) for name in names) for row in rows})
-
-
 def _labels(rows: Sequence[Settings]) -> list[str]:
     """Describe groups by their settings. Settings that distinguish no further groups are left out."""
+    table = pd.DataFrame(rows)
     needed: list[str] = []
-    for name in sorted(_differing(rows), key=lambda name: name not in FIRST_IN_LABELS):
-        if name not in VARY_IN_GROUP and _count_distinct(rows, [*needed, name]) > _count_distinct(rows, needed):
-            needed.append(name)
+    distinct = 1  # number of groups that `needed` distinguishes
+    for name in sorted(table, key=lambda name: name not in FIRST_IN_LABELS):
+        number = len(table[[*needed, name]].drop_duplicates())
+        if name not in VARY_IN_GROUP and number > distinct:
+            needed, distinct = [*needed, name], number
     labels = []
     for row in rows:
         texts = [row[name] if name in FIRST_IN_LABELS else f"{name}={row[name]}" for name in needed if name in row]

@@ -1,9 +1,5 @@
-"""Figures of the report: learning curves, speeds and time by part. A group of runs is drawn as a line with a band.
+"""Figures of the report: learning curves, speeds and time by part. A group of runs is drawn as a line with a band."""
 
-A click on a name in the legend hides its group, and the pointer shows values.
-"""
-
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -58,23 +54,17 @@ THEME = Theme(
 Column: TypeAlias = pd.Series | Sequence[float]
 
 
-@dataclasses.dataclass(frozen=True)
 class Series:
-    """Values of one run."""
+    """Values of one run: x, (n,) float64, non-decreasing, and y, (n,) float64.
 
-    x: np.ndarray  # (n,) float64, non-decreasing
-    y: np.ndarray  # (n,) float64
-    ended: bool = False  # whether the run has ended, so that its last value also holds beyond the last x
+    Values that are not finite, or not above `above`, are dropped. Episodes that end together may be reported out of
+    order. An x below its predecessor is raised to that value. If a run has `ended`, its last value also holds later.
+    """
 
-    @classmethod
-    def of(cls, x: Column, y: Column, ended: bool = False, above: float = -math.inf) -> "Series":
-        """Build a series from two columns. Values that are not finite, or not above `above`, are dropped.
-
-        Episodes that end together may be reported out of order. An x below its predecessor is raised to that value.
-        """
+    def __init__(self, x: Column, y: Column, ended: bool = False, above: float = -math.inf):
         positions, values = np.asarray(x, float), np.asarray(y, float)
         kept = np.isfinite(values) & (values > above)
-        return cls(np.maximum.accumulate(positions[kept]), values[kept], ended)
+        self.x, self.y, self.ended = np.maximum.accumulate(positions[kept]), values[kept], ended
 
 
 def common_band(runs: Sequence[Series], points: int = 300) -> tuple[np.ndarray, intervals.Interval] | None:
@@ -106,9 +96,9 @@ def draw_returns(
         for run in group.runs:
             episodes = run.episodes
             x = episodes["step"] if against == "steps" else episodes["seconds"] / 60
-            curves.append(Series.of(x, rolling_mean(episodes["return"]), run.has_ended))
+            curves.append(Series(x, rolling_mean(episodes["return"]), run.has_ended))
             if len(groups) <= MAX_GROUPS_WITH_DOTS or not len(curves[-1].x):
-                _draw_dots(plot, group, number, Series.of(x, episodes["return"]), size=2.5, alpha=0.4)
+                _draw_dots(plot, group, number, Series(x, episodes["return"]), size=2.5, alpha=0.4)
         _draw_group(plot, group, number, curves)
         for points in (evaluations or {}).get(group.label, ()):
             _draw_dots(plot, group, number, points, size=8, marker="diamond")

@@ -3,6 +3,7 @@
 Its input is states as make_env returns them, with any action masks; for its outputs, see ExportedPolicy.forward.
 """
 
+import itertools
 import json
 import logging
 import tempfile
@@ -20,7 +21,7 @@ from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import action_names, first_action
 from lib.envs.single_env import conversions, make_plain_env
 from lib.errors import Fault, UsageError
-from lib.run.episode_player import EpisodePlayer
+from lib.run.episode_player import EpisodePlayer, play_together
 from lib.run.policy import GreedyPolicy, best_actions, scores_of
 from lib.system import files
 from lib.system.log import install_command
@@ -55,16 +56,11 @@ def require_packages() -> None:
 
 def record_states(agent: TrainedAgent) -> np.ndarray:
     """Return the first STATES states, (STATES, ...), of the agent's greedy episodes."""
-    env = agent.make_env()
-    player, states, episode = EpisodePlayer(env), list[np.ndarray](), 0
-    while len(states) < STATES:
-        player.start(SEED, episode)
-        while player.result is None and len(states) < STATES:
-            states.append(player.state)
-            player.step(agent.policy(player.state[None])[0])
-        episode += 1
-    env.close()
-    return np.stack(states)
+    states: list[np.ndarray] = []
+    player = EpisodePlayer(agent.make_env(), states.append)
+    play_together(agent.policy, [player], SEED, itertools.count(), lambda result: None, lambda: len(states) >= STATES)
+    player.env.close()
+    return np.stack(states[:STATES])
 
 
 def export(agent: TrainedAgent, folder: Path, states: np.ndarray) -> float:
@@ -148,18 +144,17 @@ def load_onnx(file: Path) -> Callable[[np.ndarray], Outputs]:
 def _write_onnx(policy: ExportedPolicy, states: np.ndarray, file: Path) -> None:
     logging.disable(logging.WARNING)  # what the exporter says is meant for its developers
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program = torch.onnx.export(
+        with warnings.catch_warnings(action="ignore"):
+            torch.onnx.export(
                 policy,
                 (torch.from_numpy(np.repeat(states[:1], 2, axis=0)),),  # a batch of 1 could not vary
+                file,
                 dynamo=True,
                 input_names=["state"],
                 output_names=["action", "scores"],
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
+                external_data=False,
                 verbose=False,
             )
-            assert program is not None
-            program.save(str(file))
     finally:
         logging.disable(logging.NOTSET)

@@ -29,9 +29,8 @@ CURVES = (
     f"Mean return of the last {WINDOW} training episodes, from the tenth on. A band is the range of two seeds around "
     f"their mean, or the {intervals.CONFIDENCE:.0%} bootstrap interval of more seeds around their interquartile mean; "
     "a run that has ended keeps its last value. Dots are single episodes, and the dashed line counts as solved. "
-    "A click on a name hides or shows its runs; the pointer shows values."
+    "Diamonds are evaluations without exploration. A click on a name hides or shows its runs; the pointer shows values."
 )
-EVALUATIONS = "Diamonds are evaluations without exploration."
 MINUTES = "Minutes include the start of each process, and are summed over all processes of a run."
 SPEED = "Agent steps per second over the last 1,000 steps, without warm-up, evaluations and videos."
 PARTS = (
@@ -50,13 +49,6 @@ class Picture(NamedTuple):
 
 def write_report(runs: Sequence[Run], folder: Path) -> Path:
     """Write report.html for runs that each have a finished episode, to a folder that is created if necessary."""
-    html = render_page(runs)
-    folder.mkdir(parents=True, exist_ok=True)
-    files.write(folder / TEMPLATE, html)
-    return folder / TEMPLATE
-
-
-def render_page(runs: Sequence[Run]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,  # run names and command lines may contain HTML
@@ -74,7 +66,7 @@ def render_page(runs: Sequence[Run]) -> str:
     }
     pictures = draw_pictures(runs)
     script, places = components([picture.plot for picture in pictures], wrap_script=False, theme=curves.THEME)
-    return environment.get_template(TEMPLATE).render(
+    html = environment.get_template(TEMPLATE).render(
         title=picture_title([run.params for run in runs], MAX_TITLE),
         written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         groups=[(group, swatches[group.runs[0]], comparison.summarise(group)) for group in groups],
@@ -95,6 +87,9 @@ def render_page(runs: Sequence[Run]) -> str:
         command=_command,
         settings_of=comparison.settings_of,
     )
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write(folder / TEMPLATE, html)
+    return folder / TEMPLATE
 
 
 def draw_pictures(runs: Sequence[Run]) -> list[Picture]:
@@ -108,8 +103,7 @@ def draw_pictures(runs: Sequence[Run]) -> list[Picture]:
         for run in group.runs
         if sum((parts := run.time_by_part()).values()) > 0
     ]
-    caption = f"{CURVES} {EVALUATIONS if evaluations else ''}"
-    pictures = [Picture("Return by agent steps", caption, curves.draw_returns(groups, "steps", evaluations))]
+    pictures = [Picture("Return by agent steps", CURVES, curves.draw_returns(groups, "steps", evaluations))]
     if len(groups) > 1:  # the curves of one group would be the same once more
         pictures.append(Picture("Return by minutes", MINUTES, curves.draw_returns(groups, "minutes")))
     if speeds:
@@ -122,7 +116,7 @@ def draw_pictures(runs: Sequence[Run]) -> list[Picture]:
 def _scalars(groups: Sequence[comparison.Group], tag: str, above: float = -math.inf) -> dict[str, list[curves.Series]]:
     """Return a scalar of all runs by group label, where it is above a number; {} if no run has it."""
     by_group = {
-        group.label: [curves.Series.of(*run.scalars.get(tag, ([], [])), above=above) for run in group.runs]
+        group.label: [curves.Series(*run.scalars.get(tag, ([], [])), above=above) for run in group.runs]
         for group in groups
     }
     return by_group if any(len(series.x) for found in by_group.values() for series in found) else {}

@@ -31,8 +31,7 @@ class TrainedAgent:
     Args:
         which: see checkpoint.find_checkpoint.
         env_id: id of the run's environment, needed if it has a module, which is imported.
-        network: "FILE.py:NAME" of a network that is not in lib, or the class or function itself. The file's code is
-            run. None for the network that the run has recorded.
+        network: "FILE.py:NAME" of a network that is not in lib, whose code is run. None for the recorded network.
 
     Attributes:
         file, step: checkpoint file, and its agent step.
@@ -50,16 +49,13 @@ class TrainedAgent:
         which: str = BEST,
         device: torch.device | str = "cpu",
         env_id: str | None = None,
-        network: str | Factory | None = None,
+        network: str | None = None,
     ):
         self.run, params = run, read_params(run)
         self.env_id = trusted_id(run, str(params["hyperparameters"].get("env_name")), env_id)
         self.file = find_checkpoint(run, which)
         self.step = int(self.file.stem.partition("-")[2])
-        if network is None:
-            build = recorded_network(run, params["network"])
-        else:
-            build = _own_network(network) if isinstance(network, str) else network
+        build = recorded_network(run, params["network"]) if network is None else _own_network(network)
         try:
             content = checkpoint.load(self.file)
         except Fault as fault:

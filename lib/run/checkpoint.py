@@ -33,14 +33,14 @@ BEST, LAST = "best", "last"
 
 def numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:
     """List the checkpoints of a kind as (agent steps, path), oldest first. A user's copies are not listed."""
-    named = ((re.fullmatch(rf"{kind}-(\d+)\.pt", file.name), file) for file in folder.iterdir())
+    named = ((re.fullmatch(rf"{kind}-(\d+)\.pt", file.name), file) for file in folder.glob("*"))
     return sorted((int(match[1]), file) for match, file in named if match)
 
 
 def find_checkpoint(run: Path, which: str) -> Path:
     """Return the file of a checkpoint: BEST, LAST, or an agent step. A UsageError lists the available ones."""
     folder = run / "checkpoints"
-    best, step = (numbered(folder, kind) if folder.is_dir() else [] for kind in (BEST, "step"))
+    best, step = numbered(folder, BEST), numbered(folder, "step")
     files = {str(number): file for number, file in sorted(step + best)}
     if not files:
         raise UsageError(

@@ -1,7 +1,7 @@
 """Whole episodes of a policy, in environments that are reset to the seeds of an evaluation."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -40,8 +40,9 @@ class EpisodePlayer:
     state: np.ndarray
     random: np.random.Generator  # of the episode, for policies that draw their actions
 
-    def __init__(self, env: gym.Env):
-        self.env = counted(env)
+    def __init__(self, env: gym.Env, watch: Callable[[np.ndarray], object] = lambda state: None):
+        """`watch` receives every state, including the first and the last."""
+        self.env, self._watch = counted(env), watch
         self.reward = 0.0  # of the last step; it may be clipped
         self.result: EpisodeResult | None = None  # None while the episode lasts
 
@@ -60,17 +61,6 @@ class EpisodePlayer:
             total, length = map(self.env.get_wrapper_attr, ("episode_returns", "episode_lengths"))
             self.result = EpisodeResult(self._number, float(total), int(length), self._digest.digest())
 
-    def play(
-        self, policy: Policy, seed: int, number: int, watch: Callable[[np.ndarray], object] = lambda states: None
-    ) -> EpisodeResult:
-        """Start and play an episode. `watch` receives every state (1, ...), including the first and the last."""
-        self.start(seed, number)
-        watch(self.state[None])
-        while self.result is None:
-            self.step(policy(self.state[None], [self.random])[0])
-            watch(self.state[None])
-        return self.result
-
     def _reset(self, seed: int, number: int) -> object:
         state, _ = self.env.reset(seed=tagged_seed("evaluation", seed, number))
         if not is_atari(self.env):
@@ -81,13 +71,14 @@ class EpisodePlayer:
     def _show(self, state: object) -> None:
         self.state = np.array(state)  # a copy, because states of frames are read-only, and torch warns
         self._digest.update(self.state.tobytes())
+        self._watch(self.state)
 
 
 def play_together(
     policy: Policy,
     players: Sequence[EpisodePlayer],
     seed: int,
-    numbers: Sequence[int],
+    numbers: Iterable[int],
     done: Callable[[EpisodeResult], object],
     stopped: Callable[[], bool] = lambda: False,
 ) -> None:

@@ -104,26 +104,22 @@ class GreedyPolicy:
         self._memories: dict[np.random.Generator, torch.Tensor] = {}  # of the episodes to which the generators belong
 
     @torch.no_grad()
-    def scores(self, states: np.ndarray) -> np.ndarray:
-        """Return Q-values or action probabilities, (batch, n) float32; see scores_of."""
-        return self._scores(states).numpy()
-
-    def _scores(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> torch.Tensor:
+    def scores(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:
+        """Return Q-values or action probabilities, (batch, n) float32; see scores_of. A memory needs `randoms`."""
         device = next((weight.device for weight in self.net.parameters()), torch.device("cpu"))
         on_device = torch.as_tensor(states, device=device)
         with in_evaluation_mode(self.net):
             if not isinstance(self.net, MemoryModel):
-                return scores_of(self.net, on_device).cpu()
+                return scores_of(self.net, on_device).cpu().numpy()
             first = self.net.first_memory(1)[0]
             memory = torch.stack([self._memories.get(random, first) for random in randoms])
             starts = torch.zeros(1, len(states), dtype=torch.bool, device=device)
             parameters, _, memory = self.net.remember(on_device, memory, starts)
             self._memories = dict(zip(randoms, memory, strict=True))  # without those of episodes that have ended
-            return scores_from(self.net, parameters).cpu()
+            return scores_from(self.net, parameters).cpu().numpy()
 
-    @torch.no_grad()
     def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:
-        actions: np.ndarray = best_actions(self.net, self._scores(states, randoms)).numpy()
+        actions: np.ndarray = best_actions(self.net, torch.from_numpy(self.scores(states, randoms))).numpy()
         return actions
 
 
@@ -135,11 +131,9 @@ class SampledPolicy(GreedyPolicy):
         if not isinstance(net, ActorCritic):
             raise UsageError("--sample needs probabilities, and this run's network gives action values; use --epsilon")
 
-    @torch.no_grad()
     def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:
         assert isinstance(self.net, ActorCritic)
-        distribution = self.net.distribution
-        scores = self._scores(states, randoms)
+        distribution, scores = self.net.distribution, torch.from_numpy(self.scores(states, randoms))
         parameters = scores if distribution.shape else scores.log()
         noise = np.concatenate([distribution.noise(random, 1) for random in randoms])
         actions: np.ndarray = distribution.played(distribution.sample(parameters, torch.from_numpy(noise))[0]).numpy()

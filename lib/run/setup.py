@@ -188,7 +188,7 @@ def setup_ignite(
             evaluation.attach_evaluation(engine, options.evaluate_every, *arguments)
         engine.add_event_handler(speed.every, source.report, folder.path)
         if recorder is not None and tracker is not None:
-            recorder.on_video = tracker.send
+            recorder.on_video = partial(tracker.attempt, tracker.upload)
         episode_file = EpisodeFile(folder.path / "episodes.csv", episodes, recorder or (lambda: ""))
         engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
 

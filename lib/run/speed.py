@@ -120,7 +120,10 @@ class Speed:
         self.learning_since = since_process_start()
 
     def _batch_completed(self, engine: Engine) -> None:
-        self._samples += _count_transitions(engine.state.batch)
+        batch: Any = engine.state.batch
+        # A tuple holds arrays, or, from the book's prioritised buffer, transitions, indices and weights.
+        transitions = batch[0] if isinstance(batch, tuple) else batch
+        self._samples += len(transitions) if isinstance(transitions, Sized) else 1
         if self._marks:
             return
         # The warm-up has ended.
@@ -164,11 +167,3 @@ class Speed:
 
 def format_rate(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
-
-
-def _count_transitions(batch: Any) -> int:
-    """Return the number of transitions in a batch, which may be a list of segments."""
-    if isinstance(batch, tuple):  # of arrays, or, from the book's prioritised buffer, of transitions, indices, weights
-        batch = batch[0]
-    parts = batch if isinstance(batch, list) else [batch]
-    return sum(len(part) if isinstance(part, Sized) and not isinstance(part, tuple | str) else 1 for part in parts)

@@ -37,16 +37,13 @@ class Tracker:
         scalars, self.scalars = self.scalars, {}
         self.attempt(self.write, scalars, self.steps())
 
-    def send(self, file: Path) -> None:
-        self.attempt(self.upload, file)
-
     def finish(self, run: Path, result: Json) -> None:
         """Send the last scalars, the final evaluation and the learning curve, and close the run at the tracker."""
         evaluation = result.get("evaluation", {})
         self.scalars |= {f"result/evaluation_{name}": evaluation[name] for name in SPREAD if name in evaluation}
         self.send_scalars()
         if (run / "curve.png").exists():
-            self.send(run / "curve.png")
+            self.attempt(self.upload, run / "curve.png")
         self.attempt(self.close, EXIT_CODES[result["stopped"]])
 
     def attempt(self, call: Callable[..., object], *arguments: object) -> None:

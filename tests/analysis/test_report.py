@@ -98,7 +98,7 @@ def test_the_page_names_no_private_folder_and_warns_if_commits_differ(tmp_path):
     run, other = make_run(tmp_path / "run"), make_run(tmp_path / "other")
 
     def rendered():
-        return report.render_page([Run.read(run), Run.read(other)])
+        return report.write_report([Run.read(run), Run.read(other)], tmp_path).read_text()
 
     argv = ["/home/me/01_ppo.py", "--runs-dir=/home/me/runs", "--init", "/home/me/runs/x=3"]
     edit_params(run, lambda params: params["sessions"][0].update(argv=argv) or params.update(init=argv[-1]))

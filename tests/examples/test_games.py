@@ -8,7 +8,7 @@ from gymnasium.utils.env_checker import check_env
 
 from examples.blocks import Blocks
 from lib.envs.single_env import make_env
-from lib.run.episode_player import EpisodePlayer
+from lib.run.episode_player import EpisodePlayer, play_together
 from lib.run.policy import RandomPolicy
 
 BLOCKS = "examples.blocks:Blocks-v0"
@@ -35,5 +35,7 @@ def test_gymnasium_s_checker_accepts_the_environment(env_id):
 @pytest.mark.parametrize("env_id", IDS)
 def test_a_seed_repeats_its_episodes(env_id):
     player, policy = EpisodePlayer(env := make_env(env_id)), RandomPolicy(env)
-    first, second, other = ([player.play(policy, seed, number) for number in range(20)] for seed in (5, 5, 6))
+    first, second, other = [], [], []
+    for results, seed in ((first, 5), (second, 5), (other, 6)):
+        play_together(policy, [player], seed, range(20), results.append)
     assert first == second != other

@@ -12,7 +12,7 @@ from lib.analysis.trained_agent import TrainedAgent
 from lib.envs.vector_env import make_vector_env
 from lib.ppo.fast import FastModel
 from lib.ppo.rollout import Sampler
-from lib.run.episode_player import EpisodePlayer
+from lib.run.episode_player import EpisodePlayer, play_together
 from lib.run.policy import SampledPolicy
 from ppo_setup import trainer_of
 from running import assert_equal_runs, assignments, episodes_of, run_in_parts
@@ -59,7 +59,7 @@ def test_a_run_is_resumed_bit_for_bit_and_its_policy_acts_alike_everywhere(answe
     assert np.array_equal(agent.policy(states), model.distribution.played(model.distribution.mode(parameters)).numpy())
     player = EpisodePlayer(env)  # its environment asserts that every action is in its space
     for number, policy in enumerate((agent.policy, SampledPolicy(agent.policy.net), agent.random)):
-        player.play(policy, 1, number)
+        play_together(policy, [player], 1, [number], lambda result: None)
     assert all(match.action_space.contains(action) for action in match.played)
     pytest.importorskip("onnxruntime")
     assert "same actions in 1,000 states" in answer(Path("tools/export.py"), one, "--env-id", env_id)

@@ -89,8 +89,7 @@ def test_episodes_that_are_played_together_have_memories_of_their_own():
     model, _, _ = parts()
     torch.nn.init.normal_(model.policy.weight)
     alone, together = [], []
-    for number in range(5):
-        alone.append(EpisodePlayer(make_env("fakes:Recall-v0")).play(GreedyPolicy(model), 1, number))
+    play_together(GreedyPolicy(model), [EpisodePlayer(make_env("fakes:Recall-v0"))], 1, range(5), alone.append)
     players = [EpisodePlayer(make_env("fakes:Recall-v0")) for _ in range(5)]
     play_together(GreedyPolicy(model), players, 1, range(5), together.append)
     assert sorted(together) == alone

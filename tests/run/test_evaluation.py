@@ -15,7 +15,7 @@ from ignite.engine import Engine
 from fakes import Coded, Counting
 from lib.envs.single_env import make_env
 from lib.run import episode_player, evaluation
-from lib.run.episode_player import EpisodePlayer
+from lib.run.episode_player import EpisodePlayer, EpisodeResult, play_together
 from lib.run.episodes import TrainingEvents, register_events
 from lib.run.evaluation import SPREAD, attach_evaluation, evaluate
 
@@ -112,8 +112,8 @@ def in_processes(monkeypatch):
 def test_episodes_side_by_side_equal_those_played_one_after_the_other(in_processes, caplog):
     together = in_processes(Coded)
     assert caplog.text == ""
-    player = EpisodePlayer(Coded())
-    alone = [player.play(draw_actions, 4, number) for number in range(11)]
+    alone: list[EpisodeResult] = []
+    play_together(draw_actions, [EpisodePlayer(Coded())], 4, range(11), alone.append)
     assert together["returns"] == [result.total for result in alone]
     assert together["lengths"] == [result.length for result in alone]
     assert together["distinct"] == 11

@@ -1,7 +1,5 @@
 import re
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from ignite.engine import Engine
@@ -78,9 +76,8 @@ def test_the_parts_are_those_of_training_and_add_up(monkeypatch):
 
 
 def test_the_replay_ratio_counts_the_transitions_of_each_kind_of_batch(monkeypatch):
-    segments: list[Any] = [np.zeros(20), np.zeros(12)]
     arrays, prioritised = (torch.zeros(32, 4), torch.zeros(32)), (["s"] * 32, [1, 2], [0.5, 0.5])
-    for batch in (["s"] * 32, prioritised, arrays, segments):
+    for batch in (["s"] * 32, prioritised, arrays):
         clocked = Clocked(monkeypatch, lambda clocked: clocked.advance(1.0), batch=batch)
         clocked.run(100)
         assert clocked.engine.state.metrics["replay_ratio"] == pytest.approx(32.0)

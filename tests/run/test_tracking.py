@@ -81,7 +81,7 @@ def test_a_tracker_that_fails_is_left_alone(caplog, tmp_path):
     call = Mock(side_effect=ConnectionError("no route"))
     broken = tracking.Tracker("broken", lambda: 0, call, call, call)
     broken.finish(tmp_path, {"stopped": "solved"})
-    broken.send(tmp_path / "video.webm")
+    broken.attempt(broken.upload, tmp_path / "video.webm")
     assert call.call_count == 1
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "no route" in caplog.text
