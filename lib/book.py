@@ -25,6 +25,7 @@ from lib.system.log import install_command
 from lib.system.seeds import seed_everything
 
 SEED = 123
+TrainFunction = Callable[..., int | None]  # see train_or_tune
 UNSOLVED = 10**6  # episodes of a trial that has not solved the game
 
 
@@ -95,7 +96,7 @@ def argparser() -> argparse.ArgumentParser:
 
 def train_or_tune(
     args: argparse.Namespace,
-    train_func: Callable[..., int | None],
+    train_func: TrainFunction,
     best_params: Hyperparameters | SimpleNamespace,
     extra_params: Mapping[str, object] | None = None,
     extra_space: Mapping[str, object] | None = None,
@@ -118,17 +119,8 @@ def train_or_tune(
             _tune(params, train_func, device, args.tune, extra_space or {})
 
 
-def _tune(
-    params: Hyperparameters | SimpleNamespace,
-    train_func: Callable[..., int | None],
-    device: torch.device,
-    trials: int,
-    extra_space: Mapping[str, object],
-) -> None:
-    """Search for the hyperparameters that solve the game in the fewest episodes, by random trials of Ray Tune.
-
-    On "cuda", one trial runs at a time per GPU.
-    """
+def _tune(params: object, train: TrainFunction, device: torch.device, trials: int, space: Mapping[str, object]) -> None:
+    """Search for the hyperparameters that solve the game in the fewest episodes, by random trials of Ray Tune."""
     try:
         from lib.actors.ray_engine import import_ray
 
@@ -142,13 +134,13 @@ def _tune(
     space = {
         "learning_rate": tune.loguniform(1e-5, 1e-4),
         "gamma": tune.choice([0.9, 0.92, 0.95, 0.98, 0.99, 0.995]),
-        **extra_space,
+        **space,
     }
 
     def trial(config: dict[str, Any]) -> dict[str, int]:
         os.chdir(folder)  # Ray has left it
         fields = {name: value for name, value in config.items() if hasattr(base, name)}
-        episodes = train_func(dataclasses.replace(base, **fields), device, config)
+        episodes = train(dataclasses.replace(base, **fields), device, config)
         return {"episodes": UNSOLVED if episodes is None else episodes}
 
     tuner = tune.Tuner(

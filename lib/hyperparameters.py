@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import math
 import operator
-import re
 import shutil
 import textwrap
 import typing
@@ -19,7 +18,6 @@ import numpy as np
 
 from lib.errors import divisors
 
-LONGEST_RUN_NAME = 60  # characters of run_name
 # Types of fields that are checked, as messages name them.
 CHECKED: dict[object, str] = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
 LIMITS = {"low": ("at least", operator.ge), "above": ("above", operator.gt), "high": ("at most", operator.le)}
@@ -115,9 +113,6 @@ class RunParameters:
 
     def check(self) -> None:
         """Raise ValueError if fields do not fit together."""
-        is_name = re.fullmatch(rf"[A-Za-z0-9._-]{{1,{LONGEST_RUN_NAME}}}", self.run_name) is not None
-        allowed = f"1 to {LONGEST_RUN_NAME} letters, digits, '.', '_' and '-', because it names a folder"
-        require(is_name, self, "run_name", allowed)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -153,7 +148,6 @@ class Hyperparameters(RunParameters):
         return dataclasses.replace(self, epsilon_start=start, epsilon_final=0.0)
 
     def check(self) -> None:
-        super().check()
         final, rate, initial = self.learning_rate_final, self.learning_rate, self.replay_initial
         require(final is None or final <= rate, self, "learning_rate_final", f"at most learning_rate, {rate:g}")
         require(initial <= self.replay_size, self, "replay_initial", f"at most replay_size, {self.replay_size}")
@@ -185,7 +179,6 @@ class PPOHyperparameters(RunParameters):
         return self.learning_rate * max(0.0, 1.0 - steps / self.max_steps)
 
     def check(self) -> None:
-        super().check()
         batch = self.envs * self.rollout
         if batch % self.minibatch:  # every update checks, and a long list of divisors takes time
             allowed = f"a divisor of envs * rollout, {batch}: one of {divisors(batch, least=2)}"
@@ -268,7 +261,6 @@ _BREAKOUT = Hyperparameters(
     learning_rate=0.00025,
 )
 
-
 HYPERPARAMS = {
     "pong": Hyperparameters(
         env_name="PongNoFrameskip-v4",
@@ -295,7 +287,6 @@ HYPERPARAMS = {
     "invaders": dataclasses.replace(_BREAKOUT, env_name="SpaceInvadersNoFrameskip-v4", run_name="invaders"),
 }
 
-
 FAST_HYPERPARAMS = {
     "pong": dataclasses.replace(
         HYPERPARAMS["pong"],
@@ -307,7 +298,6 @@ FAST_HYPERPARAMS = {
         huber=True,
     )
 }
-
 
 # Entries of PPO's tables with general settings, from which --env-id starts if no --game is given: for a user's own
 # environment, and, if they differ, for an Atari game.

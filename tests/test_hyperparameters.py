@@ -70,7 +70,6 @@ def test_numbers_become_plain_ones_of_the_fields_type():
     [
         pytest.param({"minibatch": 48}, "a divisor of envs * rollout, 1024: one of 2, 4, 8", id="minibatch"),
         pytest.param({"clip": 1.5}, "a finite number, above 0 and at most 1", id="inherited"),
-        ({"run_name": "../x"}, "1 to 60 letters"),
     ],
 )
 def test_values_that_do_not_fit_together_are_refused_by_name(change, allowed):

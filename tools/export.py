@@ -11,6 +11,7 @@ action in one of them. examples/onnx_pong.py plays Pong with policy.onnx.
 """
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -19,13 +20,16 @@ from lib import cli
 from lib.analysis import export
 from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
+from lib.system.log import install_command
 
 
 def main() -> None:
     parser = cli.run_tool(__doc__, plays=False)
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="output folder (default: export/ in the run)")
     args = cli.run_args(parser)
-    export.require_packages()
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"an ONNX file needs {', '.join(missing)}; run {install_command('export')}")
     folder = args.output or args.run / "export"
     for path in (folder / export.ONNX, folder / export.DESCRIPTION):
         if path.exists():

@@ -13,6 +13,7 @@ import logging
 import sys
 import time
 from pathlib import Path
+from typing import SupportsFloat
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -20,10 +21,11 @@ from lib import cli
 from lib.analysis.window import action_names
 from lib.envs.observations import observation_kind
 from lib.envs.single_env import EnvId, conversions, make_env, make_plain_env
-from lib.run.episode_player import MAX_STEPS, EpisodePlayer, count_at_limit
+from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult, count_at_limit, play_together
 from lib.run.policy import RandomPolicy
 
 import pandas as pd
+from gymnasium.wrappers import TransformReward
 from tqdm import tqdm
 
 MOST_REWARDS = 10  # different rewards that are listed
@@ -49,15 +51,17 @@ def main() -> None:
         print(f"              {conversion}")
     names = action_names(env)
     print("actions      ", f"{len(names)}: {', '.join(names)}" if names else env.action_space)
-    player, policy = EpisodePlayer(env), RandomPolicy(env)
-    results, earned = [], []
+    results: list[EpisodeResult] = []
+    earned: list[float] = []
+
+    def note(reward: SupportsFloat) -> SupportsFloat:
+        earned.append(float(reward))
+        return reward
+
+    player = EpisodePlayer(TransformReward(env, note))
     start = time.perf_counter()
-    for number in tqdm(range(args.episodes), unit="episodes", leave=False, disable=None):
-        player.start(args.seed, number)
-        while player.result is None:
-            player.step(policy(player.state[None], [player.random])[0])
-            earned.append(player.reward)
-        results.append(player.result)
+    numbers = tqdm(range(args.episodes), unit="episodes", leave=False, disable=None)
+    play_together(RandomPolicy(env), [player], args.seed, numbers, results.append)
     speed = len(earned) / (time.perf_counter() - start)
     rewards, episodes = pd.Series(earned), pd.DataFrame(results)
     returns, lengths = episodes["total"], episodes["length"]

@@ -13,7 +13,6 @@ from lib.analysis import intervals
 from lib.analysis.run_data import Run
 from lib.run.checkpoint import numbered
 from lib.run.episodes import WINDOW, Episodes, format_return
-from lib.run.folder import Json
 from lib.system.log import without_folder
 
 IGNORED = ("run_name", "milestone")  # hyperparameters that do not influence training
@@ -52,7 +51,9 @@ def outcome_of(run: Run) -> dict[str, object]:
     episodes, result = run.episodes, run.result
     returns = episodes["return"]
     solved = result.get("reached", {}).get(str(run.hyperparameters.get("stop_reward")), {})
-    evaluation = _greedy_evaluation(run) or result.get("evaluation", {})
+    kept = [numbered(run.path / "checkpoints", kind) for kind in ("best", "step")]
+    newest = [files[-1][1].name for files in kept if files]  # evaluate.py may have played another checkpoint
+    evaluation = run.evaluation if run.evaluation.get("checkpoint") in newest else result.get("evaluation", {})
     is_model = episodes.empty and not result and "step" in evaluation
     played = evaluation.get("step", 0) if episodes.empty else episodes["step"].max()
     ended = result.get("stopped", "published model" if is_model else "no result")
@@ -67,13 +68,6 @@ def outcome_of(run: Run) -> dict[str, object]:
         "evaluated": evaluation.get("mean"),
         "ended": "running" if run.is_running else ended,
     }
-
-
-def _greedy_evaluation(run: Run) -> Json:
-    """Return what evaluate.py found without exploration, if it played the best or the last checkpoint of the run."""
-    kept = [numbered(run.path / "checkpoints", kind) for kind in ("best", "step")]
-    newest = [files[-1][1].name for files in kept if files]
-    return run.evaluation if run.evaluation.get("checkpoint") in newest else {}
 
 
 def settings_table(runs: Sequence[Run]) -> pd.DataFrame:

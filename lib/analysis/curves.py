@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from bokeh.models import DataRange1d, HoverTool, NumeralTickFormatter
 from bokeh.models.annotations import Legend
 from bokeh.plotting import figure
 from bokeh.themes import Theme
+from numpy.typing import ArrayLike
 
 from lib.analysis import intervals
 from lib.analysis.comparison import Group, shorten
@@ -51,8 +51,6 @@ THEME = Theme(
     }
 )
 
-Column: TypeAlias = pd.Series | Sequence[float]
-
 
 class Series:
     """Values of one run: x, (n,) float64, non-decreasing, and y, (n,) float64.
@@ -61,7 +59,7 @@ class Series:
     order. An x below its predecessor is raised to that value. If a run has `ended`, its last value also holds later.
     """
 
-    def __init__(self, x: Column, y: Column, ended: bool = False, above: float = -math.inf):
+    def __init__(self, x: ArrayLike, y: ArrayLike, ended: bool = False, above: float = -math.inf):
         positions, values = np.asarray(x, float), np.asarray(y, float)
         kept = np.isfinite(values) & (values > above)
         self.x, self.y, self.ended = np.maximum.accumulate(positions[kept]), values[kept], ended
@@ -83,9 +81,7 @@ def common_band(runs: Sequence[Series], points: int = 300) -> tuple[np.ndarray, 
     return grid, intervals.interval(np.stack([np.interp(grid, run.x, run.y) for run in runs]))
 
 
-def draw_returns(
-    groups: Sequence[Group], against: str, evaluations: Mapping[str, Sequence[Series]] | None = None
-) -> figure:
+def draw_returns(groups: Sequence[Group], against: str, evaluations: Mapping[str, Sequence[Series]]) -> figure:
     """Draw mean returns of the last 100 episodes against "steps" or "minutes", and those that count as solved.
 
     `evaluations` are mean returns of evaluations against agent steps, by group label.
@@ -100,7 +96,7 @@ def draw_returns(
             if len(groups) <= MAX_GROUPS_WITH_DOTS or not len(curves[-1].x):
                 _draw_dots(plot, group, number, Series(x, episodes["return"]), size=2.5, alpha=0.4)
         _draw_group(plot, group, number, curves)
-        for points in (evaluations or {}).get(group.label, ()):
+        for points in evaluations.get(group.label, ()):
             _draw_dots(plot, group, number, points, size=8, marker="diamond")
     goals: set[Any] = {run.hyperparameters.get("stop_reward") for group in groups for run in group.runs}
     for goal in goals - {None}:

@@ -10,7 +10,6 @@ import tempfile
 import textwrap
 import warnings
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +23,8 @@ from lib.errors import Fault, UsageError
 from lib.run.episode_player import EpisodePlayer, play_together
 from lib.run.policy import GreedyPolicy, best_actions, scores_of
 from lib.system import files
-from lib.system.log import install_command
 
 ONNX, DESCRIPTION = "policy.onnx", "policy.json"
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 STATES, SEED = 1000, 1  # states on which an export is checked, and seed of the episodes from which they come
 TIE = 1e-5  # relative difference below which rounding may swap the order of two scores
 
@@ -45,13 +42,6 @@ class ExportedPolicy(nn.Module):
         """Return the best actions, (batch, ...), as the environment gets them, and the scores; see policy.scores_of."""
         scores = scores_of(self.net, states)
         return best_actions(self.net, scores), scores
-
-
-def require_packages() -> None:
-    """Raise a UsageError if a package for an export is missing."""
-    missing = [name for name in PACKAGES if find_spec(name) is None]
-    if missing:
-        raise UsageError(f"an ONNX file needs {', '.join(missing)}; run {install_command('export')}")
 
 
 def record_states(agent: TrainedAgent) -> np.ndarray:

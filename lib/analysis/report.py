@@ -23,7 +23,6 @@ from lib.system import files
 from lib.system.log import without_folder
 
 TEMPLATE = "report.html"
-MAX_TITLE = 1_000  # characters; the browser breaks the lines
 
 CURVES = (
     f"Mean return of the last {WINDOW} training episodes, from the tenth on. A band is the range of two seeds around "
@@ -67,7 +66,7 @@ def write_report(runs: Sequence[Run], folder: Path) -> Path:
     pictures = draw_pictures(runs)
     script, places = components([picture.plot for picture in pictures], wrap_script=False, theme=curves.THEME)
     html = environment.get_template(TEMPLATE).render(
-        title=picture_title([run.params for run in runs], MAX_TITLE),
+        title=picture_title([run.params for run in runs], width=1_000),  # the browser breaks the lines
         written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         groups=[(group, swatches[group.runs[0]], comparison.summarise(group)) for group in groups],
         names=[(name, swatches[run]) for name, run in zip(comparison.short_names(runs), runs, strict=True)],
@@ -105,7 +104,7 @@ def draw_pictures(runs: Sequence[Run]) -> list[Picture]:
     ]
     pictures = [Picture("Return by agent steps", CURVES, curves.draw_returns(groups, "steps", evaluations))]
     if len(groups) > 1:  # the curves of one group would be the same once more
-        pictures.append(Picture("Return by minutes", MINUTES, curves.draw_returns(groups, "minutes")))
+        pictures.append(Picture("Return by minutes", MINUTES, curves.draw_returns(groups, "minutes", {})))
     if speeds:
         pictures.append(Picture("Speed", SPEED, curves.draw_speeds(groups, speeds)))
     if times:

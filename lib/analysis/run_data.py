@@ -59,11 +59,9 @@ class Run:
 
     @functools.cached_property
     def scalars(self) -> dict[str, tuple[list[int], list[float]]]:
-        """TensorBoard scalars, steps and values by tag. A run without event files has none."""
+        """TensorBoard scalars, steps and values by tag."""
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        if not any(self.path.glob("events.out.tfevents.*")):
-            return {}
         sizes = {"scalars": MAX_SCALARS, "images": 1, "histograms": 1, "compressedHistograms": 1, "tensors": 1}
         accumulator = EventAccumulator(str(self.path), size_guidance=sizes)
         accumulator.Reload()
@@ -79,10 +77,8 @@ class Run:
         process = self.result.get("this_process", {})
         if seconds := process.get("parts"):
             return {**seconds, "rest": max(0.0, process["training_seconds"] - sum(seconds.values()))}
-        times = {
-            tag.removeprefix("time/"): values for tag, (_, values) in self.scalars.items() if tag.startswith("time/")
-        }
-        return {part: fmean(values) for part, values in times.items()}
+        times = {tag: fmean(values) for tag, (_, values) in self.scalars.items() if tag.startswith("time/")}
+        return {tag.removeprefix("time/"): mean for tag, mean in times.items()}
 
 
 def read_episodes(run: Path) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from torch import nn
 
 from lib.envs.single_env import SPACES, EnvId, is_atari_id, reward_threshold
 from lib.errors import UsageError
-from lib.hyperparameters import ATARI, HYPERPARAMS, LONGEST_RUN_NAME, OWN, RunParameters, explain, plain
+from lib.hyperparameters import ATARI, HYPERPARAMS, OWN, RunParameters, explain, plain
 from lib.run.folder import FORMAT, describe_network, find, read_params, session, trusted_id
 from lib.system.files import PROJECT
 
@@ -71,7 +71,7 @@ class RunOptions:
 # Options that all scripts share. All others are the script's own.
 COMMON = {"set", "config", "env_id", "env_arg", *(field.name for field in dataclasses.fields(RunOptions))}
 RECORDED = ("game", "seed", "init")  # common options that a resumed run takes from params.json
-LONGEST_CHANGES = 130  # characters of the changes in a run's name
+LONGEST_RUN_NAME, LONGEST_CHANGES = 60, 130  # characters of an id, and of the changes, in a run's name
 
 
 class Parser(argparse.ArgumentParser):
@@ -82,11 +82,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see --help)")
-
-    @property
-    def kind(self) -> type[RunParameters]:
-        """Type of the script's hyperparameters."""
-        return type(next(iter(self.hyperparams.values())))
 
     def parse(self, argv: Sequence[str] | None) -> tuple[Values, Values]:
         """Return the common options that were given, and all of the script's own options."""
@@ -101,9 +96,10 @@ def resolve(parser: Parser, argv: Sequence[str] | None, script: str) -> tuple[Ru
     UsageError says what is wrong, or does not fit the run to resume.
     """
     options, knobs = parser.parse(argv)
+    kind = type(next(iter(parser.hyperparams.values())))  # of hyperparameters
     defaults = {name: parser.get_default(name) for name in knobs}
     config: Path | None = options.pop("config", None)
-    config_fields, config_knobs = _read_config(config, parser.kind, knobs) if config else ({}, {})
+    config_fields, config_knobs = _read_config(config, kind, knobs) if config else ({}, {})
     assignments, env_id, arguments = options.pop("set", []), options.pop("env_id", None), options.pop("env_arg", [])
     if arguments and env_id is None:
         raise UsageError("--env-arg needs --env-id, whose constructor gets the argument")
@@ -115,10 +111,13 @@ def resolve(parser: Parser, argv: Sequence[str] | None, script: str) -> tuple[Ru
             options[name] = find(options[name], options.get("runs_dir", DEFAULT_RUNS_DIR))
     run: Path | None = options.get("resume")
     if run is None:
-        options.setdefault("game", _usual_game(parser.hyperparams, env_id))
+        usual = "pong"  # the entry from which a run starts if no --game is given
+        if env_id is not None and OWN in parser.hyperparams:
+            usual = ATARI if ATARI in parser.hyperparams and is_atari_id(env_id) else OWN
+        options.setdefault("game", usual)
         fields = before = _usual_fields(parser.hyperparams, options["game"], env_id, config_fields)
     else:
-        recorded = _read_settings(run, script, parser.kind, env_id)
+        recorded = _read_settings(run, script, kind, env_id)
         before = recorded["hyperparameters"]
         fields = before | config_fields | {"env_name": before["env_name"]}
         # The nodes of a cluster run code here, so the user has to give its address again.
@@ -131,7 +130,7 @@ def resolve(parser: Parser, argv: Sequence[str] | None, script: str) -> tuple[Ru
     knobs = parser.parse(argv)[1]
     # An option that may be repeated adds to its default.
     knobs |= {name: list(dict.fromkeys(value)) for name, value in knobs.items() if isinstance(value, list)}
-    params = _params(parser.kind, fields, assignments)
+    params = _params(kind, fields, assignments)
     after = affecting_results(knobs) | dataclasses.asdict(params)
     if run is not None:
         given = {name: options[name] for name in RECORDED if name in options}
@@ -164,13 +163,6 @@ def _read_config(path: Path, kind: type[RunParameters], knobs: Iterable[str]) ->
 def affecting_results(knobs: Values) -> Values:
     """Return the script's own options on which results depend."""
     return {name: value for name, value in knobs.items() if name not in CHANGEABLE}
-
-
-def _usual_game(hyperparams: Mapping[str, RunParameters], env_id: str | None) -> str:
-    """Return the entry from which a run starts if no --game is given."""
-    if env_id is None or OWN not in hyperparams:
-        return "pong"
-    return ATARI if ATARI in hyperparams and is_atari_id(env_id) else OWN
 
 
 def _usual_fields(hyperparams: Mapping[str, RunParameters], game: str, env_id: str | None, config: Values) -> Values:

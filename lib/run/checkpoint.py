@@ -20,7 +20,7 @@ from torch import nn
 
 from lib.errors import Fault, UsageError, first_line
 from lib.experience.interface import State, Stateful
-from lib.run.episodes import EpisodeEvents, attach_as_last, remove_videos
+from lib.run.episodes import EpisodeEvents, attach_as_last, episode_videos
 from lib.run.folder import GrowingFiles, RunFolder
 from lib.run.stopping import NOT_FINITE, Stopper
 from lib.system import files
@@ -117,7 +117,9 @@ def restore_files(folder: RunFolder, sizes: dict[str, int], step: int, episode: 
             if saved_at > step:
                 file.rename(file.with_suffix(suffix))
     GrowingFiles(folder.path).load_state_dict(sizes)
-    remove_videos(folder.path, episode)
+    for number, video in episode_videos(folder.path):
+        if number > episode:
+            video.unlink()
 
 
 def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:

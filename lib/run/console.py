@@ -166,10 +166,7 @@ def log_result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed, f
 def log_next_steps(
     run: Path, params: RunParameters, options: RunOptions, episodes: Episodes, stopped: str, saved: bool
 ) -> None:
-    """Log commands to copy, with their purpose. Without a checkpoint (`saved`), only a report can be shown.
-
-    A run that was solved or has reached max_steps is evaluated, not continued.
-    """
+    """Log commands to copy, with their purpose. Without a checkpoint (`saved`), only a report can be shown."""
     env_id, limit = params.env_name, options.stop_after
     commands = {"watch it play": tool_command("play", run, env_id)} if saved else {}
     if episodes.count:

@@ -12,7 +12,7 @@ from lib.envs.atari import NOOP_MAX, counted, is_atari, reset_with_no_ops
 from lib.system.machine import torch_threads
 from lib.system.seeds import tagged_seed
 
-# Function from states (n, ...) and the random generators of their episodes to actions (n, ...).
+# Function from states of make_env's environments, (n, ...), and the generators of their episodes to actions, (n, ...).
 Policy = Callable[[np.ndarray, Sequence[np.random.Generator]], np.ndarray]
 
 MAX_STEPS = 27_000  # half an hour of an Atari game; a deterministic policy may never finish an episode
@@ -43,30 +43,25 @@ class EpisodePlayer:
     def __init__(self, env: gym.Env, watch: Callable[[np.ndarray], object] = lambda state: None):
         """`watch` receives every state, including the first and the last."""
         self.env, self._watch = counted(env), watch
-        self.reward = 0.0  # of the last step; it may be clipped
         self.result: EpisodeResult | None = None  # None while the episode lasts
 
     def start(self, seed: int, number: int) -> None:
         """Start an episode. Its seed is derived from that of the evaluation and its index there, `number`."""
         self.random = np.random.default_rng(tagged_seed("evaluation actions", seed, number))
         self.result, self._number, self._steps, self._digest = None, number, 0, hashlib.blake2b()
-        self._show(self._reset(seed, number))
+        state, _ = self.env.reset(seed=tagged_seed("evaluation", seed, number))
+        if is_atari(self.env):
+            order = np.random.default_rng(tagged_seed("evaluation no-ops", seed)).permutation(NOOP_MAX)
+            state = reset_with_no_ops(self.env, int(order[number % NOOP_MAX]) + 1)
+        self._show(state)
 
     def step(self, action: Any) -> None:
-        state, reward, terminated, truncated, _ = self.env.step(action if np.ndim(action) else int(action))
-        self.reward = float(reward)
+        state, _, terminated, truncated, _ = self.env.step(action if np.ndim(action) else int(action))
         self._steps += 1
         self._show(state)
         if terminated or truncated or self._steps == MAX_STEPS:
             total, length = map(self.env.get_wrapper_attr, ("episode_returns", "episode_lengths"))
             self.result = EpisodeResult(self._number, float(total), int(length), self._digest.digest())
-
-    def _reset(self, seed: int, number: int) -> object:
-        state, _ = self.env.reset(seed=tagged_seed("evaluation", seed, number))
-        if not is_atari(self.env):
-            return state
-        order = np.random.default_rng(tagged_seed("evaluation no-ops", seed)).permutation(NOOP_MAX)
-        return reset_with_no_ops(self.env, int(order[number % NOOP_MAX]) + 1)
 
     def _show(self, state: object) -> None:
         self.state = np.array(state)  # a copy, because states of frames are read-only, and torch warns

@@ -196,10 +196,3 @@ def episode_videos(run: Path) -> list[tuple[int, Path]]:
     """List the videos of training as (number of the episode, path), oldest first."""
     named = ((re.fullmatch(r"episode-(\d+)-return-.*\.webm", path.name), path) for path in (run / VIDEOS).glob("*"))
     return sorted((int(match[1]), path) for match, path in named if match)
-
-
-def remove_videos(run: Path, number: int) -> None:
-    """Remove the videos of episodes after `number`, which a resumed run will record again."""
-    for episode, path in episode_videos(run):
-        if episode > number:
-            path.unlink()

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from functools import partial
 from statistics import fmean
 
@@ -94,11 +94,10 @@ def _play_groups(
 ) -> None:
     """Play groups one after the other in this process."""
     players = make_players(make_env, max(map(len, groups), default=0), stopped)
-    with ExitStack() as stack:
-        for player in players:
-            stack.callback(player.env.close)
-        for numbers in groups:
-            play_together(policy, players, seed, numbers, done, stopped)
+    for numbers in groups:
+        play_together(policy, players, seed, numbers, done, stopped)
+    for player in players:
+        player.env.close()
 
 
 def make_players(
@@ -163,10 +162,7 @@ def summary(results: Iterable[EpisodeResult]) -> Json:
 
 
 def comparison(result: Json, training: Sequence[float]) -> Json:
-    """Return the mean return of training, and whether an evaluation is below it by more than three standard errors.
-
-    It is not below if fewer than two training episodes have ended.
-    """
+    """Return the mean return of training, and whether an evaluation is below it by more than three standard errors."""
     error = math.sqrt(result["std"] ** 2 / result["episodes"] + np.var(training) / len(training))
     below = len(training) > 1 and fmean(training) - result["mean"] > max(3 * error, 1e-6)
     return {"training_mean": fmean(training), "below_training": bool(below)}

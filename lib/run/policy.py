@@ -1,8 +1,4 @@
-"""Random play, and greedy, sampled and epsilon-greedy policies of a trained network.
-
-A policy maps states of make_env's environments, (batch, ...), and the random generators of their episodes to actions,
-(batch, ...).
-"""
+"""Random play, and greedy, sampled and epsilon-greedy policies of a trained network; see episode_player.Policy."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -58,10 +54,7 @@ def best_actions(net: nn.Module, scores: torch.Tensor) -> torch.Tensor:
 
 
 class RandomPolicy:
-    """Policy that draws among the legal actions, whose returns a trained agent has to exceed.
-
-    Numbers with two bounds are drawn uniformly; see gymnasium's Box.sample for others.
-    """
+    """Policy that draws among the legal actions, whose returns a trained agent has to exceed."""
 
     def __init__(self, env: DiscreteEnv):
         self._space: spaces.Space[object] = copy.deepcopy(env.action_space)  # which is seeded

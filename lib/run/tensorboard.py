@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 FIGURES_EVERY = 5_000  # iterations between two figures
 
-# Entries of result.json that are written as result/<name>, besides steps_per_second of this process.
-END = ("mean_100", "best_mean", "seconds")
-
 
 class FigureFunction(Protocol):
     def __call__(self) -> "Figure": ...
@@ -95,8 +92,9 @@ class TensorBoard(TensorboardLogger):
 
     def write_end(self, result: Mapping[str, Any]) -> None:
         """Write result/* of a result.json, against the agent step."""
-        speed = {"steps_per_second": result["this_process"]["steps_per_second"]}
-        for name, value in ({name: result[name] for name in END} | speed).items():
+        values = {name: result[name] for name in ("mean_100", "best_mean", "seconds")}
+        values["steps_per_second"] = result["this_process"]["steps_per_second"]
+        for name, value in values.items():
             if value is not None:
                 self.writer.add_scalar(f"result/{name}", value, result["steps"])
 

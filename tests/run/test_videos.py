@@ -14,7 +14,8 @@ from lib.envs.single_env import make_env
 from lib.errors import Fault
 from lib.experience.interface import Episode, EpisodeTrace
 from lib.run import videos
-from lib.run.episodes import remove_videos
+from lib.run.checkpoint import restore_files
+from lib.run.folder import RunFolder
 from lib.run.videos import EpisodeReplayer, Video
 from running import full_disk
 
@@ -161,7 +162,7 @@ def test_a_resume_removes_the_videos_of_undone_episodes(tmp_path, caplog):
     kept = {"episode-1-return-7.webm", "play-100-episode-7-return-1.webm", "episode-9-best.webm"}
     for name in (*kept, "episode-12-return--1.5.webm"):
         (recording.folder / name).touch()
-    remove_videos(tmp_path, 3)
+    restore_files(RunFolder(tmp_path), {}, 0, 3)
     assert recording.files == kept
     assert recording.finish(Episode(1.0, 6, 60, 1.0)) == ""
     assert "No video of episode 1: it ended before the run was resumed" in caplog.text
