@@ -85,7 +85,7 @@ def draw_pong(experiment: str, name: str) -> None:
     points = curves(experiment, "mean_100")
     for number, (variant, own) in enumerate(by_variant(points, EXPERIMENTS[experiment].variants)):
         color = f"C{number % 10}"
-        lines = [curve.set_index("seconds")["value"] for _, curve in own.groupby("seed")]
+        lines = [curve.groupby("seconds")["value"].last() for _, curve in own.groupby("seed")]
         if len(lines) >= 3:
             low, middle, high = spread_over_seconds(lines)
             axes.fill_between(low.index, low, high, color=color, alpha=0.15)
