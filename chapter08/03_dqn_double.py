@@ -20,7 +20,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
-from lib.experience.held_out import HeldOutStates
 from lib.nets import losses
 
 import ptan
@@ -50,7 +49,7 @@ def train(params, args):
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
     buffer = ring.Ring(exp_source, params.replay_size, gamma=params.gamma)
-    held_out = HeldOutStates(buffer, args.device)
+    held_out = ring.HeldOutStates(buffer, args.device)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):

@@ -7,7 +7,7 @@ Parent  01_dqn_basic.py, with another replay ring
 Keeps   changes the algorithm: the sampling probabilities of transitions are different
 Paper   Schaul et al., Prioritized experience replay, 2016, https://arxiv.org/abs/1511.05952
 Run     ./05_dqn_prio_replay.py --cuda --alpha 0.6 --beta 0.4
-Read    lib/experience/sum_tree.py, then lib/experience/priority_ring.py
+Read    lib/experience/priority_ring.py
 """
 
 import sys

@@ -46,7 +46,7 @@ def main() -> None:
     logging.getLogger("lib.envs.observations").setLevel(logging.WARNING)  # the conversions are printed here
     env = make_env(env_id, any_actions=True)
     space = env.observation_space
-    print(f"states        {observation_kind(space)}, {space.shape} {space.dtype}")
+    print(f"states        {observation_kind(space.shape)}, {space.shape} {space.dtype}")
     for conversion in conversions(env):
         print(f"              {conversion}")
     names = action_names(env)

@@ -1,7 +1,4 @@
-"""What actors answer, and engines: where they run.
-
-An engine only starts, sends, receives and ends; see fleet.py for everything else. Its actors are Workers.
-"""
+"""Actors, and engines, which only start them, send, receive and end; see fleet.py for everything else."""
 
 import dataclasses
 import pickle
@@ -20,17 +17,11 @@ from lib.system.memory import shortage
 
 
 class Weights(NamedTuple):
-    """Weights of a model.
+    """Weights of a model."""
 
-    Attributes:
-        version: number that increases with every change of the weights.
-        tensors: tensors by name, on the CPU.
-        numbers: what an actor needs besides, such as epsilon.
-    """
-
-    version: int
-    tensors: dict[str, torch.Tensor]
-    numbers: dict[str, float]
+    version: int  # increases with every change of the weights
+    tensors: dict[str, torch.Tensor]  # by name, on the CPU
+    numbers: dict[str, float]  # what an actor needs besides, such as epsilon
 
     def packed(self) -> bytes:
         """Return a copy for `unpack`, as arrays, which other processes read faster than tensors.
@@ -51,21 +42,13 @@ class Weights(NamedTuple):
 
 @dataclasses.dataclass
 class Played:
-    """A segment that an actor has played. Its subclasses hold the steps.
+    """A segment that an actor has played. Its subclasses hold the steps."""
 
-    Attributes:
-        version: version of the weights that it was played with.
-        steps: agent steps.
-        steps_done: agent steps of the actor up to the end of the segment.
-        seconds: time that it took.
-        parts: seconds of it by activity, such as stepping the environment.
-    """
-
-    version: int
-    steps: int
-    steps_done: int
-    seconds: float
-    parts: dict[str, float]
+    version: int  # of the weights that it was played with
+    steps: int  # agent steps
+    steps_done: int  # agent steps of the actor up to the end of the segment
+    seconds: float  # time that it took
+    parts: dict[str, float]  # seconds of it by activity, such as stepping the environment
 
 
 class Actor(Protocol):
@@ -97,8 +80,7 @@ class Lost(Exception):
 class Worker:
     """An actor, and the methods that its learner may call by `answer`."""
 
-    def __init__(self) -> None:
-        self._actor: Any = None
+    _actor: Any = None
 
     def answer(self, method: str, *arguments: object) -> object:
         """Call a method and return its result, or the error that ends the run."""

@@ -32,29 +32,21 @@ Segment = TypeVar("Segment", bound=Played)
 
 @dataclasses.dataclass
 class Record:
-    """What the learner knows about one actor.
+    """What the learner knows about one actor."""
 
-    Attributes:
-        restart: state from which it starts: that of a checkpoint, the steps of the last segment, or None.
-        asked: methods of its Worker that were called and not answered yet, oldest first.
-        node: machine on which it runs; None until it has started.
-        waited: seconds since its last answer, while a call is pending.
-        last_seconds: time that its last segment took.
-        failures: number of losses since its last segment.
-        steps, segments, seconds, losses, lag: totals for actors.csv; lag is in versions of the weights.
-    """
-
-    restart: State | None = None
+    restart: State | None = None  # state from which it starts: of a checkpoint, or the steps of its last segment
+    # Methods of its Worker that were called and not answered yet, oldest first.
     asked: deque[str] = dataclasses.field(default_factory=lambda: deque(["hello", "start"]))
-    node: str | None = None
-    waited: float = 0.0
-    last_seconds: float = 0.0
-    failures: int = 0
+    node: str | None = None  # machine on which it runs; None until it has started
+    waited: float = 0.0  # seconds since its last answer, while a call is pending
+    last_seconds: float = 0.0  # time that its last segment took
+    failures: int = 0  # losses since its last segment
+    # Totals for actors.csv.
     steps: int = 0
     segments: int = 0
     seconds: float = 0.0
     losses: int = 0
-    lag: int = 0
+    lag: int = 0  # in versions of the weights
 
     @property
     def ready(self) -> bool:
@@ -191,12 +183,8 @@ class Fleet(Generic[Segment]):
         elif self._stop_asked():
             self._stopping_since = self._stopping_since or self._clock()
             if self._clock() - self._stopping_since > self.STOPPING:
-                late = [name for name, record in zip(self._names, self.records, strict=True) if record.orders]
-                log.warning(
-                    "%s sent no segment for %.0f seconds. The run stops without it. A call of an environment may hang.",
-                    "; ".join(late),
-                    self.STOPPING,
-                )
+                late = "; ".join(name for name, record in zip(self._names, self.records, strict=True) if record.orders)
+                log.warning("%s sent no segment for %.0f seconds. Its environment may hang.", late, self.STOPPING)
                 raise Stopped
         if self._clock() - self._talked > self.TALK_EVERY:
             self._talked = self._clock()
@@ -329,10 +317,7 @@ class Fleet(Generic[Segment]):
         return "; ".join(sentences) + "."
 
     def report(self, folder: Path) -> dict[str, object]:
-        """Write actors.csv, and return the verdict, for result.json.
-
-        A row per actor: node, agent steps, segments, seconds of playing and without work, losses, and mean lag.
-        """
+        """Write actors.csv, with a row per actor, and return the verdict, for result.json."""
         if not self.makes:
             return {}
         elapsed = self._clock() - self._began

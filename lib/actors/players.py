@@ -6,9 +6,8 @@ blocks. Block k is played with the weights that the learner had at the start of 
     learner   orders block k + AHEAD with its weights, takes block k, learns from it, goes on to cycle k + 1
     player    plays the oldest block that is ordered, sends it, waits if nothing is ordered
 
-The learner waits for a slow player, and a player waits for a slow learner. A waiting process sleeps. As in a run
-without players, the learner alone determines the replay ratio. The transitions do not depend on timing, so a run can be
-repeated, stopped and resumed bit for bit. If a player is lost, cycles go on without it until it is back.
+They wait for each other, so the transitions do not depend on timing, and a run can be repeated, stopped and resumed bit
+for bit. If a player is lost, cycles go on without it until it is back.
 """
 
 import copy
@@ -30,9 +29,9 @@ from lib.actors.engines import Played, Weights
 from lib.actors.fleet import Fleet
 from lib.errors import counted
 from lib.experience.interface import Episode, ExperienceSource, State, Stopped, pack_episodes, unpack_episodes
-from lib.experience.source import ExperienceSourceFirstLast
+from lib.experience.replay_buffer import pack, unpack
+from lib.experience.source import ExperienceSourceFirstLast, Transitions
 from lib.experience.stream import Step
-from lib.experience.transitions import Transitions, pack, unpack
 from lib.system.clock import since_process_start
 from lib.system.machine import cores
 from lib.system.seeds import hashed_seed, seed_everything, undisturbed
@@ -43,17 +42,11 @@ Transition = tuple[ExperienceFirstLast, Episode | None]
 
 @dataclasses.dataclass
 class Block(Played):
-    """Segment of a player.
+    """Segment of a player."""
 
-    Attributes:
-        step: the arrays of the steps, each (rounds, num_envs, ...).
-        episodes: episodes that ended, by the index of their last transition.
-        began: (num_envs, ...) states before the first block of a new player; None in later blocks.
-    """
-
-    step: Step
-    episodes: dict[int, Episode]
-    began: np.ndarray | None
+    step: Step  # the arrays of the steps, each (rounds, num_envs, ...)
+    episodes: dict[int, Episode]  # episodes that ended, by the index of their last transition
+    began: np.ndarray | None  # (num_envs, ...) states before the first block of a new player; None in later blocks
 
 
 class Player:
@@ -86,7 +79,7 @@ class Player:
         start, source, num_envs = time.perf_counter(), self._source, len(self._source.pool)
         before, began, self._began = source.steps_done, self._began, None
         with undisturbed():
-            seed_everything(block_seed(source.seed, self._index, before // (self._rounds * num_envs)))
+            seed_everything(hashed_seed(source.seed, self._index, before // (self._rounds * num_envs), 1))
             columns = zip(*islice(self._steps, self._rounds), strict=True)
             step = Step(*(np.stack(column) for column in columns))
         return Block(
@@ -105,11 +98,6 @@ class Player:
 
     def __str__(self) -> str:
         return f"after {self._source.steps_done} steps of its own"
-
-
-def block_seed(seed: int, player: int, block: int) -> int:
-    """Return the seed of the random numbers that a player draws in a block."""
-    return hashed_seed(seed, player, block, 1)
 
 
 class Players(ExperienceSource):
@@ -158,7 +146,7 @@ class Players(ExperienceSource):
         self.fleet: Fleet[Block] = Fleet(
             engine, names, patience=patience, address=address, stop_asked=lambda: self.stop_asked()
         )
-        self._transitions: list[Transitions | None] = [None] * players  # what makes them of blocks
+        self._transitions: dict[int, Transitions] = {}  # makers of each player's transitions
         # Blocks that have arrived, of each player; the cycle's is the first.
         self._blocks: list[deque[list[Transition]]] = [deque() for _ in range(players)]
         self._steps_at = deque([0], self.AHEAD + 1)  # values of steps_done at the starts of the newest cycles
@@ -233,9 +221,7 @@ class Players(ExperienceSource):
         for index, block in self.fleet.take():
             if block.began is not None:
                 self._transitions[index] = Transitions(block.began, self._parts[index].stacked)
-            transitions = self._transitions[index]
-            assert transitions is not None
-            played = [each for step in map(Step, *block.step) for each in transitions.add(step)]
+            played = [each for step in map(Step, *block.step) for each in self._transitions[index].add(step)]
             self._blocks[index].append([(each, block.episodes.get(place)) for place, each in enumerate(played)])
 
     def metrics(self) -> dict[str, float]:

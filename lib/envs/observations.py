@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from lib.envs.atari import SCREEN
-from lib.envs.masks import NUMERIC, MaskedBox
+from lib.envs.masks import NUMERIC
 from lib.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -26,17 +26,12 @@ UNBOUNDED = np.iinfo(np.int32).max  # larger bounds are only the range of the da
 LUMINANCE = np.array([0.2125, 0.7154, 0.0721])  # of red, green and blue, as in gymnasium's GrayscaleObservation
 
 
-def observation_kind(observation: spaces.Space[object] | tuple[int, ...]) -> Literal["image", "board", "vector"]:
-    """Return the kind of an observation, which decides which network encodes it.
-
-    Args:
-        observation: Box, or shape: (numbers,) or (channels, height, width). The mask of a MaskedBox is ignored.
+def observation_kind(shape: tuple[int, ...]) -> Literal["image", "board", "vector"]:
+    """Return the kind of a state of shape (numbers,) or (channels, height, width), which decides on its network.
 
     Raises:
         ValueError: if the shape has another number of dimensions.
     """
-    space = observation.plain if isinstance(observation, MaskedBox) else observation
-    shape = (space.shape or ()) if isinstance(space, spaces.Space) else space
     if len(shape) == 3:
         return "image" if min(shape[1:]) >= MIN_IMAGE_SIDE else "board"
     if len(shape) != 1:

@@ -1,6 +1,4 @@
-"""Environments in processes of their own, for games whose step is slow: gymnasium's AsyncVectorEnv with this project's
-rules for processes. Errors name the environment, a process that died is reported, and none outlives this process.
-"""
+"""Environments in processes: gymnasium's AsyncVectorEnv, but errors name the environment, and no process is left."""
 
 import atexit
 import logging
@@ -27,31 +25,24 @@ class ProcessVectorEnv(AsyncVectorEnv):
     """Environments that step at the same time, one per process. An environment that ends its episode is reset.
 
     Args:
-        first: environment that is asked for the spaces, and then closed.
-        make: function that makes an environment. It has to be picklable.
+        make: function that makes an environment. It has to be picklable. Here, it is called once, for the spaces.
         num_envs: number of environments and processes.
         env_id: gymnasium id, for messages.
 
     Raises:
-        Fault: by reset, step and set_attr, if a process has died.
+        Fault: by reset and step, if a process has died.
         EnvironmentFailed: if an environment raises an error that is no Fault or UsageError. Its process ends then.
     """
 
-    def __init__(self, first: gym.Env, make: Callable[[], gym.Env], num_envs: int, env_id: str):
+    def __init__(self, make: Callable[[], gym.Env], num_envs: int, env_id: str):
         # gymnasium sets these while or after the processes start, and `close` may come before.
         self.parent_pipes, self.processes, self._state = [], [], AsyncState.DEFAULT
         self._env_id = env_id
-        made = [first]
-
-        def make_once() -> gym.Env:
-            """Return the environment that this process has made already; another process makes its own."""
-            return made.pop() if made else make()
-
         processes.start_server()
         try:
             with self._dead_named():
                 super().__init__(
-                    [make_once] * num_envs,
+                    [make] * num_envs,
                     context="forkserver",
                     worker=_work,
                     autoreset_mode=AutoresetMode.SAME_STEP,
@@ -69,10 +60,6 @@ class ProcessVectorEnv(AsyncVectorEnv):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Info]:
         with self._dead_named():
             return super().step(actions)
-
-    def set_attr(self, name: str, values: object) -> None:
-        with self._dead_named():
-            super().set_attr(name, values)
 
     @contextmanager
     def _dead_named(self) -> Iterator[None]:
@@ -104,15 +91,15 @@ class ProcessVectorEnv(AsyncVectorEnv):
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Ask the processes to end, and kill those that do not."""
         atexit.unregister(self.close)
-        started = [process for process in self.processes if process.pid is not None]
+        end = time.monotonic()
         if self._state == AsyncState.DEFAULT and not terminate:
+            end += PATIENCE
             for pipe in self.parent_pipes:
                 with suppress(OSError):
                     pipe.send(("close", None))
-            end = time.monotonic() + PATIENCE
-            for process in started:
+        for process in self.processes:
+            if process.is_alive():
                 process.join(max(0.0, end - time.monotonic()))
-        for process in started:
             if process.is_alive():
                 processes.kill_child(process)
         for pipe in self.parent_pipes:

@@ -23,8 +23,7 @@ class States(gym.Wrapper):
     """Convert observations to states. The infos are empty, because gymnasium cannot combine every other info.
 
     Grey images are stacked. Their states are LazyFrames, unless the observation is a Dict or Tuple with an image or a
-    board beside other parts. Then the state is one vector, so that it goes wherever states go, such as replay buffers,
-    other processes and checkpoints. A network takes it apart again, and encodes every part as it would alone; see
+    board beside other parts. Then the state is one vector, of which a network encodes every part as it would alone; see
     lib.nets.encoders.CompositeEncoder.
 
     Action masks may come from a method action_masks(), as observation["action_mask"] of a Dict, as in PettingZoo's
@@ -69,7 +68,7 @@ class States(gym.Wrapper):
         if len(parts) > 1:
             state_space = CompositeBox(parts)
             self.conversions = ["one vector of these parts"] + [
-                f"{observation_kind(state)} {state.shape} {'; '.join(part.notes)}"
+                f"{observation_kind(state.shape)} {state.shape} {'; '.join(part.notes)}"
                 for part, state in zip(self._parts, parts, strict=True)
             ]
         elif frames:

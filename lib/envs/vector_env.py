@@ -45,11 +45,9 @@ def make_vector_env(
     of single_env.make_env, and step one after the other, or at the same time in processes.
 
     Args:
-        env_id: see single_env.make_env.
-        num_envs: number of environments.
+        env_id, any_actions: see single_env.make_env.
         threads: number of threads that step Atari games; 0 for one per core.
         processes: step each environment in a process of its own; not for Atari games, which have native threads.
-        any_actions: see single_env.make_env.
 
     Returns:
         A vector environment with states (num_envs, ...). If an episode ends, its environment is reset in the same step.
@@ -75,18 +73,20 @@ def make_vector_env(
             )
         envs = RecordEpisodeStatistics(NativeAtari(game, num_envs, threads))
         return cast(DiscreteVectorEnv, ClipReward(envs, -1.0, 1.0))
-    env = Pausable(wrapped(first, env_id, any_actions=any_actions))
-    masked = isinstance(env.observation_space, MaskedBox)
+    made = [Pausable(wrapped(first, env_id, any_actions=any_actions))]
+    masked = isinstance(made[0].observation_space, MaskedBox)
 
     def make() -> gym.Env:
+        """Return the environment that this process has made already, or another one."""
+        if made:
+            return made.pop()
         return Pausable(wrapped(make_plain_env(env_id), env_id, masked=masked, any_actions=any_actions))
 
     if processes:
         from lib.envs.process_env import ProcessVectorEnv  # few runs need it
 
-        return cast(DiscreteVectorEnv, ProcessVectorEnv(env, make, num_envs, env_id))
-    made = [lambda: env, *[make] * (num_envs - 1)]
-    return cast(DiscreteVectorEnv, SyncVectorEnv(made, autoreset_mode=AutoresetMode.SAME_STEP))
+        return cast(DiscreteVectorEnv, ProcessVectorEnv(make, num_envs, env_id))
+    return cast(DiscreteVectorEnv, SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP))
 
 
 def set_each(envs: VectorEnv, name: str, values: object) -> None:

@@ -10,25 +10,15 @@ from lib.system.machine import to_device
 
 @dataclasses.dataclass
 class Batch:
-    """Transitions over up to n steps.
+    """Transitions over up to n steps."""
 
-    Attributes:
-        states: (batch, *frame_shape, stack) in the dtype of the frames; see `for_net` for the layout of networks.
-        actions: (batch,) int64.
-        returns: (batch,) float32, discounted rewards from the state to the next state.
-        next_states: like states; undefined if the episode terminated.
-        discounts: (batch,) float32, discount factors of the next state's value; 0 if the episode terminated.
-        indices: (batch,) int64, numbers of the steps since the ring was created, for update_priorities.
-        weights: (batch,) float32, importance-sampling weights; 1 if sampling is uniform.
-    """
-
-    states: torch.Tensor
-    actions: torch.Tensor
-    returns: torch.Tensor
-    next_states: torch.Tensor
-    discounts: torch.Tensor
-    indices: torch.Tensor
-    weights: torch.Tensor
+    states: torch.Tensor  # (batch, *frame_shape, stack) in the dtype of the frames; for networks, see `for_net`
+    actions: torch.Tensor  # (batch,) int64
+    returns: torch.Tensor  # (batch,) float32, discounted rewards from the state to the next state
+    next_states: torch.Tensor  # like states; undefined if the episode terminated
+    discounts: torch.Tensor  # (batch,) float32, discount factors of the next state's value; 0 after a termination
+    indices: torch.Tensor  # (batch,) int64, numbers of the steps since the ring was created, for update_priorities
+    weights: torch.Tensor  # (batch,) float32, importance-sampling weights; 1 if sampling is uniform
 
     def __len__(self) -> int:
         return len(self.actions)

@@ -21,42 +21,26 @@ class Stateful(Protocol):
 
 
 class EpisodeTrace(NamedTuple):
-    """Seed and actions from which a finished episode can be replayed in another environment of the same kind.
+    """Seed and actions from which a finished episode can be replayed in another environment of the same kind."""
 
-    Attributes:
-        seed: seed of the environment's last seeded reset.
-        actions: all actions since that reset, (n, ...).
-        last_state: state in which the last action was taken, to check that the same episode was replayed.
-        first: index of the episode's first action; earlier actions belong to earlier episodes.
-        no_ops: emulator frames before the first action of a native Atari game, start-up included. The native
-            environment draws the number of no-ops itself. None if the seed alone determines the first state.
-    """
-
-    seed: int
-    actions: np.ndarray
-    last_state: np.ndarray
-    first: int = 0
+    seed: int  # of the environment's last seeded reset
+    actions: np.ndarray  # all actions since that reset, (n, ...)
+    last_state: np.ndarray  # state in which the last action was taken, to check that the same episode was replayed
+    first: int = 0  # index of the episode's first action; earlier actions belong to earlier episodes
+    # Emulator frames before the first action of a native Atari game, start-up included. The native environment draws
+    # the number of no-ops itself. None if the seed alone determines the first state.
     no_ops: int | None = None
 
 
 class Episode(NamedTuple):
-    """One finished episode.
+    """One finished episode."""
 
-    Attributes:
-        total: undiscounted return, before reward clipping.
-        length: number of agent steps.
-        step: agent steps of the source, over all environments, at the end of the episode.
-        clock: seconds from the start of the process to the end of the episode.
-        env: index of the environment in its source or actor.
-        trace: how to replay it; None unless the source's `traces` is true.
-    """
-
-    total: float
-    length: int
-    step: int
-    clock: float
-    env: int = 0
-    trace: EpisodeTrace | None = None
+    total: float  # undiscounted return, before reward clipping
+    length: int  # number of agent steps
+    step: int  # agent steps of the source, over all environments, at the end of the episode
+    clock: float  # seconds from the start of the process to the end of the episode
+    env: int = 0  # index of the environment in its source or actor
+    trace: EpisodeTrace | None = None  # how to replay it; None unless the source's `traces` is true
 
 
 class Stopped(Exception):

@@ -1,10 +1,12 @@
 """Replay ring for environments that step together. It stores every frame once and rebuilds states when it samples."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from gymnasium import spaces
+from torch import nn
 
 from lib.errors import UsageError
 from lib.experience.batch import Batch
@@ -32,22 +34,20 @@ class Ring:
     def __init__(self, source: ExperienceStream, capacity: int, n_step: int = 1, gamma: float = 0.99):
         space = source.envs.single_observation_space
         assert isinstance(space, spaces.Box)
-        stack, frame_shape = (space.shape[0], space.shape[1:]) if source.stacked else (1, space.shape)
-        num_envs: int = source.envs.num_envs
-        self.length = -(-capacity // num_envs)  # steps per environment
-        self.num_envs = num_envs
-        self.stack = stack
+        self.stack, frame_shape = (space.shape[0], space.shape[1:]) if source.stacked else (1, space.shape)
+        self.num_envs: int = source.envs.num_envs
+        self.length = -(-capacity // self.num_envs)  # steps per environment
         self.n_step = n_step
         self.gamma = gamma
-        if self.length < stack + n_step:
+        if self.length < self.stack + n_step:
             raise UsageError(
-                f"a replay buffer of {capacity} steps has {self.length} for each of {num_envs} environments; states of "
-                f"{stack} frames and transitions of n_step={n_step} need at least {stack + n_step}"
+                f"a replay buffer of {capacity} steps has {self.length} for each of {self.num_envs} environments; "
+                f"states of {self.stack} frames and transitions of n_step={n_step} need at least {self.stack + n_step}"
             )
         memory.require(capacity, capacity * (math.prod(frame_shape) * space.dtype.itemsize + self.STEP_BYTES))
         self._source = source
         self._source_steps = source.steps()
-        size = (self.length, num_envs)
+        size = (self.length, self.num_envs)
         self._frames = np.zeros((*size, *frame_shape), space.dtype)
         self._actions = np.zeros(size, np.int64)
         self._rewards = np.zeros(size, np.float32)
@@ -56,7 +56,7 @@ class Ring:
         self._older = np.zeros(size, np.int64)  # number of older frames in a state, 0 to stack - 1
         # Final frames of truncated episodes, by (row, environment).
         self._final_frames: dict[tuple[int, int], np.ndarray] = {}
-        self._episode_steps = np.zeros(num_envs, np.int64)  # steps of each environment since its reset
+        self._episode_steps = np.zeros(self.num_envs, np.int64)  # steps of each environment since its reset
         self._steps_added = 0  # steps of each environment since the ring was created
         self._generator = np.random.default_rng(source.seed)
 
@@ -213,3 +213,38 @@ class Ring:
         self._generator.bit_generator.state = state["draws"]
         if self._source.interrupted_states is not None:
             self.truncate_episodes(self._source.newest_frames(self._source.interrupted_states))
+
+
+class HeldOutStates:
+    """Fixed states, evenly spaced in the replay ring. They stay the same for the whole run, as in the book.
+
+    They are taken at the first use, soon after the warm-up, without random numbers. They stay in the ring, so training
+    may sample them, too. `device` is that of the network.
+    """
+
+    def __init__(self, ring: Ring, device: torch.device | str = "cpu", number: int = 256):
+        self._ring = ring
+        self._device = device
+        self._number = number
+        self._states: torch.Tensor | None = None
+
+    @property
+    def states(self) -> torch.Tensor:
+        """The states, (number, ...) in the layout of networks, on the device."""
+        if self._states is None:
+            self._states = self._ring.evenly_spaced(self._number).for_net(self._device).states
+        return self._states
+
+    @torch.no_grad()
+    def mean(self, function: Callable[[torch.Tensor], torch.Tensor]) -> float:
+        """Return the mean of a function of the states."""
+        return function(self.states).mean().item()
+
+    def best_value(self, net: nn.Module) -> float:
+        return self.mean(lambda states: net(states).max(1).values)
+
+    def state_dict(self) -> State:
+        return {"states": self._states}
+
+    def load_state_dict(self, state: State) -> None:
+        self._states = None if state["states"] is None else state["states"].to(self._device)

@@ -1,8 +1,4 @@
-"""Snapshots of environments: the last seeded reset of each, and all actions since.
-
-In general, an environment cannot be copied. But the same reset seeds and the same actions lead to the same states.
-Sources, streams, actors, checkpoints and videos all restore environments from a snapshot.
-"""
+"""Snapshots, from which environments are restored: the last seeded reset of each, and all actions since."""
 
 from collections.abc import Callable
 
@@ -28,14 +24,14 @@ class Snapshot:
 
     Args:
         seed_of: function from the index of an environment and the number of a reset to the seed of that reset.
-        num_envs: number of environments.
-        action_space: action space of one environment.
+        action_space: that of one environment.
 
     Attributes:
         resets: (num_envs,) int64, number of each environment's last seeded reset; -1 before the first one. If an
             environment is reset for each episode, this is the episode index. In a stream, it is the number of agent
             steps before the reset.
         starts: (num_envs,) int64, number of kept steps before that reset.
+        length: number of kept steps.
     """
 
     ROOM = 1024  # steps for which memory is added at least
@@ -46,17 +42,12 @@ class Snapshot:
         self._seed_of = seed_of
         dtype = action_space.dtype if isinstance(action_space, spaces.Box) else np.int32
         self._memory = np.zeros((0, num_envs, *(action_space.shape or ())), dtype)  # the first rows hold actions
-        self._length = 0
+        self.length = 0
 
     @property
     def actions(self) -> np.ndarray:
         """Kept actions, (steps, num_envs, ...): int32, or of the type of a Box."""
-        return self._memory[: self._length]
-
-    @property
-    def steps_since_reset(self) -> np.ndarray:
-        """(num_envs,) numbers of steps since each environment's last reset."""
-        return self._length - self.starts
+        return self._memory[: self.length]
 
     def seeds(self) -> list[int]:
         """Return the seed of each environment's last reset."""
@@ -70,19 +61,19 @@ class Snapshot:
             which: (num_envs,) bool, or indices, of the environments that were reset.
         """
         self.resets[which] = number
-        self.starts[which] = self._length
+        self.starts[which] = self.length
 
     def append(self, actions: np.ndarray) -> None:
         """Record one step, (num_envs, ...). Steps before all resets may be dropped."""
-        if self._length == len(self._memory):
+        if self.length == len(self._memory):
             unneeded = int(self.starts.min())
             kept = self.actions[unneeded:]
             room = np.zeros((max(len(kept), self.ROOM), *kept.shape[1:]), kept.dtype)
             self._memory = np.concatenate([kept, room])  # a new array, because traces are views of the old one
-            self._length -= unneeded
+            self.length -= unneeded
             self.starts -= unneeded
-        self._memory[self._length] = actions
-        self._length += 1
+        self._memory[self.length] = actions
+        self.length += 1
 
     def trace(self, env: int, length: int, last_state: np.ndarray, no_ops: int | None = None) -> EpisodeTrace:
         """Return the trace of an episode of `length` steps that has just ended; for the others see EpisodeTrace."""
@@ -106,4 +97,4 @@ class Snapshot:
         self.starts = state["starts"].numpy().copy()
         if "actions" in state:
             self._memory = state["actions"].numpy()  # without room, so that it is never changed
-        self._length = len(self._memory)
+        self.length = len(self._memory)

@@ -14,9 +14,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ptan.experience import ExperienceFirstLast
 
 from lib.envs.atari import counted, frame_skip
+from lib.envs.frames import FrameStrip, LazyFrames
 from lib.envs.vector_env import Pausable
-from lib.experience.stream import ExperienceStream
-from lib.experience.transitions import Transitions
+from lib.experience.stream import ExperienceStream, Step
 from lib.system.seeds import hashed_seed
 
 
@@ -63,13 +63,46 @@ class ExperienceSourceFirstLast(ExperienceStream):
     def _return_and_length(self, env: int, infos: object) -> tuple[float, int]:
         # Not from the infos, because a wrapper outside of the counting one may have ended the episode.
         total = self._counted[env].get_wrapper_attr("episode_returns")
-        return float(total), int(self._snapshot.steps_since_reset[env])
+        return float(total), int(self._snapshot.length - self._snapshot.starts[env])
 
-    def _next_resets(self, which: np.ndarray) -> int | np.ndarray:
+    def _reseed(self, which: np.ndarray) -> None:
         # A source in place of a lost one starts with its steps. A step ends at most one episode, so this number is new.
         resets = self._snapshot.resets
-        return self.steps_done // len(self.pool) if resets[0] < 0 else resets[which] + 1
+        self._snapshot.restart(self.steps_done // len(self.pool) if resets[0] < 0 else resets[which] + 1, which)
+        self._reset(which)
 
     def _reset_seed(self, env: int, episode: int) -> int:
         """Return the seed of an episode of an environment; here, resets are numbered by episodes."""
         return hashed_seed(self.seed, self.env_indices[env], episode)
+
+
+class Transitions:
+    """Makes one-step transitions of the steps of several environments. Their states are LazyFrames.
+
+    Args:
+        states: (num_envs, ...) states in which the first actions are taken.
+        stacked: whether states are stacks of frames; otherwise a state is one frame.
+    """
+
+    def __init__(self, states: np.ndarray, stacked: bool):
+        self._strips = [FrameStrip(states.shape[1] if stacked else 0) for _ in states]
+        first = states if stacked else states[:, None]
+        self._states: list[LazyFrames | None] = [  # None after the end of an episode
+            strip.start(frames) for strip, frames in zip(self._strips, first, strict=True)
+        ]
+
+    def add(self, step: Step) -> list[ExperienceFirstLast]:
+        """Return the transitions of one step, in the order of the environments.
+
+        The last state is None if the episode terminated. If it was truncated, the learner bootstraps from it.
+        """
+        frames, actions, rewards, terminated, truncated, final_frames = step
+        transitions = []
+        for env, strip in enumerate(self._strips):
+            state = self._states[env]
+            if state is None:
+                state = strip.start([frames[env]] * strip.frames)
+            last_state = None if terminated[env] else strip.append(final_frames[env])
+            transitions.append(ExperienceFirstLast(state, int(actions[env]), float(rewards[env]), last_state))
+            self._states[env] = None if truncated[env] else last_state
+        return transitions

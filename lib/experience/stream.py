@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,31 +19,22 @@ from lib.system.clock import since_process_start
 from lib.system.log import TaskProgress
 from lib.system.seeds import hashed_seed
 
-if TYPE_CHECKING:
-    from ptan.agent import BaseAgent
-
 log = logging.getLogger(__name__)
 
 
 class Step(NamedTuple):
     """One step of all environments.
 
-    Attributes:
-        states: (num_envs, ...) states in which the actions were taken. Those of ExperienceStream.steps hold only the
-            newest frames, (num_envs, *frame_shape); the first frame of an episode fills the whole stack.
-        actions: (num_envs, ...).
-        rewards: (num_envs,) real numbers.
-        terminated: (num_envs,) bool.
-        truncated: (num_envs,) bool; never true together with `terminated`.
-        final_states: next states before any reset, like `states`.
+    The states of ExperienceStream.steps hold only the newest frames, (num_envs, *frame_shape). The first frame of an
+    episode fills the whole stack.
     """
 
-    states: np.ndarray
-    actions: np.ndarray
-    rewards: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    final_states: np.ndarray
+    states: np.ndarray  # (num_envs, ...) states in which the actions were taken
+    actions: np.ndarray  # (num_envs, ...)
+    rewards: np.ndarray  # (num_envs,) real numbers
+    terminated: np.ndarray  # (num_envs,) bool
+    truncated: np.ndarray  # (num_envs,) bool; never true together with `terminated`
+    final_states: np.ndarray  # next states before any reset, like `states`
 
 
 class Stream(ExperienceSource):
@@ -102,19 +93,15 @@ class Stream(ExperienceSource):
             if "final_obs" in infos:  # the environment was reset in the step that ended its episode
                 final_states[env] = infos["final_obs"][env]
             self._episodes.append(self._episode(env, infos, previous_states[env]))
-        due = ended & (self._snapshot.steps_since_reset * self.total_envs >= self.RESEED_EVERY)
+        due = ended & ((self._snapshot.length - self._snapshot.starts) * self.total_envs >= self.RESEED_EVERY)
         if due.any():
             self._reseed(due)
         return Step(previous_states, actions, rewards, terminated, truncated & ~terminated, final_states)
 
     def _reseed(self, which: np.ndarray) -> None:
         """Reset the environments that `which`, (num_envs,) bool, selects, with new seeds."""
-        self._snapshot.restart(self._next_resets(which), which)
+        self._snapshot.restart(self.steps_done, which)
         self._reset(which)
-
-    def _next_resets(self, which: np.ndarray) -> int | np.ndarray:
-        """Return the numbers of these environments' next resets; see Snapshot."""
-        return self.steps_done
 
     def _reset_seed(self, env: int, reset: int) -> int:
         """Return the seed of an environment in a reset. Resets are numbered by this stream's steps."""
@@ -156,7 +143,6 @@ class Stream(ExperienceSource):
             Fault: if an environment raises an error.
         """
         super().load_state_dict(state)
-        self.interrupted_states = None
         self._snapshot.load_state_dict(state["snapshot"])
         if self._snapshot.resets[0] < 0:  # saved before the first step
             return
@@ -210,7 +196,7 @@ class ExperienceStream(Stream):
         stacked: whether a state is a stack of frames; otherwise a state is one frame.
     """
 
-    def __init__(self, envs: VectorEnv, agent: "BaseAgent", seed: int = 0, first_env: int = 0):
+    def __init__(self, envs: VectorEnv, agent: Any, seed: int = 0, first_env: int = 0):
         super().__init__(envs, seed, first_env)
         self.agent = agent
         self.stacked = stacks_frames(envs.single_observation_space)

@@ -7,8 +7,7 @@ import torch
 from matplotlib.figure import Figure
 
 from lib.dqn_model import DQN
-from lib.experience.held_out import HeldOutStates
-from lib.experience.ring import Ring
+from lib.experience.ring import HeldOutStates, Ring
 from lib.nets.masking import INVALID
 from lib.run.policy import in_evaluation_mode
 

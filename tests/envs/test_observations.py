@@ -11,7 +11,7 @@ from gymnasium.wrappers import GrayscaleObservation, ResizeObservation, Transfor
 import fakes
 from lib.envs import observations
 from lib.envs.checked_env import CheckedEnv
-from lib.envs.masks import MaskedBox, stacks_frames
+from lib.envs.masks import stacks_frames
 from lib.envs.observations import observation_kind
 from lib.envs.single_env import make_env
 from lib.envs.states import States
@@ -99,11 +99,9 @@ def test_observations_become_images_boards_or_vectors_of_real_numbers(name):
         assert np.allclose(state.squeeze(), np.squeeze(expected(plain)), rtol=1e-6, atol=1e-6)
 
 
-def test_the_kind_of_an_observation_depends_on_its_shape_and_not_on_its_mask():
+def test_the_kind_of_a_state_depends_on_its_shape():
     assert observation_kind((1, 36, 36)) == IMAGE
-    board = spaces.Box(0.0, 1.0, (1, 35, 40), np.float32)
-    assert MaskedBox(board, 10).shape == (2, 35, 40)
-    assert observation_kind(MaskedBox(board, 10)) == BOARD
+    assert observation_kind((2, 35, 40)) == BOARD
     with pytest.raises(ValueError, match=r"it has to be \(channels, height, width\) or \(numbers,\)"):
         observation_kind((84, 84))
 

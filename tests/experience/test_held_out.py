@@ -2,8 +2,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lib.experience.held_out import HeldOutStates
-from lib.experience.ring import Ring
+from lib.experience.ring import HeldOutStates, Ring
 from rings import eventless, ring_of
 
 

@@ -56,7 +56,6 @@ def test_seeds_actions_and_traces_equal_those_of_lists(operations):
         assert kept == lists
         longest = max(longest, *map(len, lists))
         assert len(snapshot.actions) <= 2 * longest + snapshot.ROOM
-        assert snapshot.steps_since_reset.tolist() == [len(actions) for actions in lists]
         assert snapshot.seeds() == [1000 * resets[0], 1000 * resets[1] + 1]
     for env, (trace, reset, actions, length) in enumerate(traces):
         assert (trace.seed, trace.actions.tolist()) == (seed_of(env % 2, reset), actions)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.experience.sum_tree import SumTree
+from lib.experience.priority_ring import SumTree
 
 
 @contextlib.contextmanager

@@ -4,8 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lib.experience.replay_buffer import pack, unpack
+from lib.experience.source import Transitions
 from lib.experience.stream import Step
-from lib.experience.transitions import Transitions, pack, unpack
 
 
 class Twin:

@@ -2,9 +2,8 @@
 
 import copy
 
-from lib.actors.players import block_seed
 from lib.experience.source import ExperienceSourceFirstLast
-from lib.system.seeds import seed_everything
+from lib.system.seeds import hashed_seed, seed_everything
 
 
 def transitions(envs, agent, seed, players, ahead, rounds):
@@ -22,6 +21,6 @@ def transitions(envs, agent, seed, players, ahead, rounds):
         for number in range(players):
             sources[number].agent.model.load_state_dict(weights)
             sources[number].agent.action_selector.epsilon = epsilon
-            seed_everything(block_seed(seed, number, cycle))
+            seed_everything(hashed_seed(seed, number, cycle, 1))
             block = [next(streams[number]) for _ in range(rounds * len(envs[number]))]
             yield from block
