@@ -556,15 +556,8 @@ for environment in TOYS:
 register("Catch", Catch, zoom=ZOOM)
 register("Heat", Shape, space=spaces.Box(0.0, 1.0, (2, 2, 7, 7), np.float32))
 register("Numbers", Coded, plain=True)
-register(
-    "ShortPong",  # episodes of 100 steps
-    "ale_py.env:AtariEnv",
-    game="pong",
-    full_action_space=False,
-    max_num_frames_per_episode=400,
-    frameskip=1,
-    repeat_action_probability=0.0,
-)
+PONG = {"game": "pong", "full_action_space": False, "frameskip": 1, "repeat_action_probability": 0.0}
+register("ShortPong", "ale_py.env:AtariEnv", **PONG, max_num_frames_per_episode=400)  # episodes of 100 steps
 for how in ("ask", "wait", "fail", "raise", "die", "nan"):
     register(f"Failing-{how}", Failing, how=how, zoom=ZOOM)
 SHAPES: dict[str, spaces.Space[Any]] = {

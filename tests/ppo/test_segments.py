@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -83,8 +84,7 @@ def test_actors_play_what_one_sampler_plays_with_all_environments(played, actors
     model = FastModel(acting.env.single_observation_space, acting.env.single_action_space)
     sampler = Sampler(acting.make_envs(2), model, 16, seed=5)
     whole = iter(sampler)
-    segments = Segments(acting, learner)
-    try:
+    with closing(Segments(acting, learner)) as segments:
         batches = iter(segments)
         model.load_state_dict(learner.get_model().tensors)
         first = torch.zeros(0)
@@ -101,8 +101,6 @@ def test_actors_play_what_one_sampler_plays_with_all_environments(played, actors
             assert [segment.version for segment in batch] == [learner.version] * actors
             learner.train(batch)
         assert segments.steps_done == sampler.steps_done == 2 * 32
-    finally:
-        segments.close()
 
 
 def test_run_learns_the_same_with_any_number_of_actors():
