@@ -20,10 +20,10 @@ from tqdm import tqdm
 from lib.envs.single_env import EnvId
 from lib.experience.interface import Episode
 from lib.hyperparameters import RunParameters
-from lib.run.arguments import RunOptions
+from lib.run.arguments import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.checkpoint import BEST
 from lib.run.episodes import WINDOW, EpisodeEvents, Episodes, TrainingEvents, format_return
-from lib.run.folder import read_params
+from lib.run.folder import places, read_params
 from lib.run.speed import Speed, format_rate
 from lib.run.stopping import NOT_FINITE, SOLVED
 from lib.system.clock import since_process_start
@@ -170,7 +170,7 @@ def log_next_steps(
     env_id, limit = params.env_name, options.stop_after
     commands = {"watch it play": tool_command("play", run, env_id)} if saved else {}
     if episodes.count:
-        commands["create a report"] = command(PROJECT / "tools/report.py", shown(run))
+        commands["create a report"] = command(PROJECT / "tools/report.py", _name(run))
     if saved and (episodes.solved is not None or episodes.steps >= params.max_steps):
         commands["play 100 episodes"] = tool_command("evaluate", run, env_id)
     elif saved and stopped != NOT_FINITE and options.owns_process:
@@ -182,7 +182,7 @@ def log_next_steps(
 
 def continue_command(run: Path, env_id: str, options: RunOptions, stop_after: int | None = None) -> str:
     """Return the command that continues a run until `stop_after` or max_steps; its options if it is not a script."""
-    words = ["--resume", shown(run), *env_option(env_id)]
+    words = ["--resume", _name(run), *env_option(env_id)]
     if not options.owns_process:
         return shlex.join(words)
     again = {  # options of this process that a resumed run does not take from params.json
@@ -207,7 +207,7 @@ def tool_command(tool: str, run: Path, env_id: str, *options: str, which: str = 
         words += ["--network", f"{shown(Path(file))}:{name}"]
     if which != BEST:
         words += ["--checkpoint", which]
-    return command(PROJECT / "tools" / f"{tool}.py", shown(run), *words, *options)
+    return command(PROJECT / "tools" / f"{tool}.py", _name(run), *words, *options)
 
 
 def env_option(env_id: str) -> list[str]:
@@ -218,6 +218,11 @@ def env_option(env_id: str) -> list[str]:
 
 def command(script: Path, *words: str) -> str:
     return shlex.join([shown(Path(sys.executable)), shown(script), *words])
+
+
+def _name(run: Path) -> str:
+    """Return "last" for the newest of the project's runs, so that a command fits in a line, and the path of others."""
+    return "last" if places("last", DEFAULT_RUNS_DIR)[-1] == run else shown(run)
 
 
 def shown(path: Path) -> str:

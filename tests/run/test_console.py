@@ -128,4 +128,7 @@ def test_a_run_goes_on_with_what_it_does_not_record_unless_it_is_complete_or_has
     assert list(commands(owns_process=False)) == list(commands(stopped=NOT_FINITE)) == usual
     assert list(commands(steps=1000)) == [*usual, "play 100 episodes"]
     assert list(commands(saved=False)) == ["create a report"]
+    monkeypatch.setattr(console, "DEFAULT_RUNS_DIR", tmp_path)
+    assert "--resume last " in commands()["continue the run"]
+    make_run(tmp_path / "newer")
     assert f"--resume {console.shown(path)} " in commands()["continue the run"]
