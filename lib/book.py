@@ -55,7 +55,7 @@ class PtanSource(ExperienceSource):
             self.frame_skip = frame_skip(pool[0])
 
     def _count(self, reward: SupportsFloat) -> SupportsFloat:
-        """Count a step, which gives a reward, and return the reward as it is."""
+        """Count a step. This is called with the reward of every step, and returns it unchanged."""
         self._steps += 1
         self.on_step(1)
         return reward

@@ -55,7 +55,7 @@ def settings_of(kind: type) -> dict[str, Setting]:
 def fitted(value: Any, setting: Setting) -> object:
     """Return a value as a field or option stores it: a number becomes an int or a float, as is needed.
 
-    A ValueError, for a wrong type or range, says what is allowed. Types that are not in CHECKED are not checked.
+    If the type or the range is wrong, a ValueError says what is allowed. Only the types in CHECKED are checked.
     """
     (needed, *others), _, limits = setting
     if needed not in CHECKED or (value is None and others):

@@ -168,15 +168,16 @@ class PPOActor:
     def get_trajectory_segment(self) -> Segment:
         start, rollout = time.perf_counter(), self._rollout
         self._sampler.sample(rollout)
-        columns = {name: column.numpy() for name, column in vars(rollout).items()}
+        states = rollout.states.numpy()
+        sent = {name: column for name, column in vars(rollout).items() if name != "states" or not self._stacked}
+        columns = {name: column.numpy().copy() for name, column in sent.items()}
         if self._stacked:
-            states = columns.pop("states")
             columns["frames"] = np.concatenate([np.moveaxis(states[0, ..., :-1], -1, 0), states[..., -1]])
         return Segment(
             version=self._version,
             steps=len(rollout),
             steps_done=self._sampler.steps_done,
-            columns={name: column.copy() for name, column in columns.items()},
+            columns=columns,
             episodes=self._sampler.pop_episodes(),
             seconds=time.perf_counter() - start,
             parts=self._sampler.clock.pop(),

@@ -233,7 +233,7 @@ class FastTrainer(Trainer):
     @torch.no_grad()
     def _measured(self, transitions: Transitions) -> torch.Tensor:
         """Return METRICS of the present policy over all transitions, (1, 6)."""
-        [indices] = self.minibatches(len(transitions.actions), shuffled=False)
-        _, metrics = self._loss(Transitions(*(column[indices] for column in transitions)), indices)
+        [indices] = self.minibatches(len(transitions.actions), shuffled=False)  # all of them, in their order
+        _, metrics = self._loss(transitions, indices)
         self.group.average([metrics])
         return metrics[None]

@@ -93,7 +93,7 @@ def resolve(parser: Parser, argv: Sequence[str] | None, script: str) -> tuple[Ru
     """Return hyperparameters and options from the command line, and from the run that is resumed, if any.
 
     A resumed run has the settings of its params.json. The command line and --config may repeat, but not change them. A
-    UsageError says what is wrong, or does not fit the run to resume.
+    UsageError names a setting that is wrong, or that differs from the run to resume.
     """
     options, knobs = parser.parse(argv)
     kind = type(next(iter(parser.hyperparams.values())))  # of hyperparameters
