@@ -145,6 +145,23 @@ GAMES = {
     "examples.blocks:Blocks-v0": "--stop-after 1000000",
     "examples.connect_four:ConnectFour-v0": "--stop-after 1000000",
 }
+# Agent steps, and returns of PPO published by rl-zoo and by CleanRL after as many steps; 5 million for BipedalWalker.
+CONTROL = {
+    "02_ppo_fast CartPole-v1": (100_000, "500.0", ""),
+    "02_ppo_fast Acrobot-v1": (1_000_000, "-73.5", ""),
+    "02_ppo_fast Pendulum-v1": (100_000, "-172.2", ""),
+    "02_ppo_fast LunarLander-v3": (1_000_000, "242.1", ""),
+    "02_ppo_fast LunarLanderContinuous-v3": (1_000_000, "270.9", ""),
+    "02_ppo_fast BipedalWalker-v3": (1_000_000, "213.3", ""),
+    "02_ppo_fast HalfCheetah-v5": (1_000_000, "5,819", "1,443"),
+    "02_ppo_fast Hopper-v5": (1_000_000, "2,410", "2,383"),
+    "02_ppo_fast Walker2d-v5": (1_000_000, "3,479", "2,288"),
+    "02_ppo_fast Ant-v5": (1_000_000, "1,327", ""),
+    "02_ppo_fast InvertedDoublePendulum-v5": (1_000_000, "", ""),
+    "02_ppo_fast BreakoutNoFrameskip-v4": (2_500_000, "", ""),
+    "04_ppo_memory minigrid:MiniGrid-DoorKey-5x5-v0": (300_000, "", ""),
+    "04_ppo_memory minigrid:MiniGrid-MemoryS7-v0": (1_000_000, "", ""),
+}
 PPO = "distributed/02_ppo_fast --game pong"  # with Pong's settings
 STEP_PENALTY = 0.1  # of SnakeStepPenalty-v0
 SNAKE_AND_BLOCKS = {
@@ -156,13 +173,14 @@ SNAKE_AND_BLOCKS = {
     "blocks-dqn": "07_pong_in_minutes --env-id examples.blocks:Blocks-v0 --stop-after 300000 --set stop_reward=none",
 }
 
+STICKY = "distributed/02_ppo_fast --game pong --env-id ALE/Pong-v5"  # repeats an action with probability 0.25
+
 ENGINES = ("inline", "process", "ray")
 ACTORS = (1, 2, 4, 8)
 ON_SLOW_CARTPOLE = "--game pong --env-id slow:SlowCartPole-v0 " + assigned(rollout=64, minibatch=64, gamma=0.99)
 LAGS = (0, 4, 12)  # updates by which the weights of a segment are behind
 
 UNTIL = "until 18 or 400 s"
-ON_CARTPOLE = "--env-id CartPole-v1 --set stop_reward=none --stop-after 100000"
 
 EXPERIMENTS = {
     "solve": Experiment(
@@ -177,7 +195,10 @@ EXPERIMENTS = {
     ),
     "trials": Experiment(
         "agent steps to solve Pong, with any script and any --set",
-        {"distributed/02_ppo_fast": "distributed/02_ppo_fast --stop-after 1200000"},
+        {
+            "distributed/02_ppo_fast": "distributed/02_ppo_fast --stop-after 1200000",
+            STICKY: f"{STICKY} --stop-after 3000000",
+        },
         train,
         seeds=range(101, 111),
         jobs=2,
@@ -292,6 +313,16 @@ EXPERIMENTS = {
         seeds=range(201, 204),
         jobs=2,
     ),
+    "control": Experiment(
+        "PPO on tasks with published returns, with default settings; needs pip install -e '.[games,mujoco]'",
+        {
+            f"{script} {task}": f"distributed/{script} --env-id {task} {assigned(max_steps=steps, stop_reward='none')}"
+            for (script, task), steps in ((name.split(), steps) for name, (steps, *_) in CONTROL.items())
+        },
+        train_and_evaluate,
+        seeds=range(301, 304),
+        jobs=2,
+    ),
     "snake-blocks": Experiment(
         "learning curves of PPO and DQN on Snake, with and without a penalty, and on Blocks",
         SNAKE_AND_BLOCKS,
@@ -312,9 +343,12 @@ EXPERIMENTS = {
     "games-speed": Experiment(
         "steps a second of PPO on other games beside Stable-Baselines3, in turn",
         {
-            "01_ppo CartPole-v1": f"distributed/01_ppo {ON_CARTPOLE}",
-            "02_ppo_fast CartPole-v1": f"distributed/02_ppo_fast {ON_CARTPOLE}",
-            "sb3-ppo CartPole-v1": f"{pin('sb3')}: run_sb3.py ppo --env-id CartPole-v1 --envs 8; until inf or 60 s",
+            f"{name} {task}": settings.format(task)
+            for task in ("CartPole-v1", "HalfCheetah-v5")
+            for name, settings in {
+                "02_ppo_fast": "distributed/02_ppo_fast --env-id {} --stop-after 100000 --set stop_reward=none",
+                "sb3-ppo": f"{pin('sb3')}: run_sb3.py ppo --env-id {{}} --envs 8; until inf or 60 s",
+            }.items()
         },
         speed_beside,
         seeds=range(1, 4),

@@ -21,11 +21,12 @@ from lib.experience.stream import Step
 from lib.nets.distributions import Space
 from lib.nets.masking import mask_invalid
 from lib.ppo.fast import FastModel, FastTrainer
+from lib.ppo.model import Recurrent
 from lib.ppo.rollout import Rollout, Sampler
 from lib.system.machine import to_device
 
 
-class MemoryModel(FastModel):
+class MemoryModel(FastModel, Recurrent):
     """FastModel with gated recurrent units (GRU) after the encoder; Cho et al. (2014), https://arxiv.org/abs/1406.1078.
 
     Args:
@@ -46,22 +47,11 @@ class MemoryModel(FastModel):
         raise NotImplementedError("a MemoryModel needs the memory; call `remember`")
 
     def first_memory(self, number: int) -> torch.Tensor:
-        """Return the memory at the start of episodes, (number, size) float32."""
         return self.value.weight.new_zeros(number, self.gru.hidden_size)
 
     def remember(
         self, states: torch.Tensor, memory: torch.Tensor, starts: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Process sequences of T states in n environments.
-
-        Args:
-            states: (T * n, ...) states, step by step.
-            memory: (n, size) memory before the first step.
-            starts: (T, n) bool, whether a state is the first one of its episode.
-
-        Returns:
-            Parameters, (T * n, parameters), values, (T * n,), and the memory after the last step, (n, size).
-        """
         observations, allowed = self.split(states)
         remembered = []
         for features, is_start in zip(self.body(observations).view(*starts.shape, -1), starts, strict=True):

@@ -50,6 +50,29 @@ class ActorCritic(nn.Module):
         raise NotImplementedError
 
 
+class Recurrent(ActorCritic):
+    """Base of networks with a memory, a vector for each environment."""
+
+    def first_memory(self, number: int) -> torch.Tensor:
+        """Return the memory at the start of episodes, (number, size) float32."""
+        raise NotImplementedError
+
+    def remember(
+        self, states: torch.Tensor, memory: torch.Tensor, starts: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Process sequences of T states in n environments.
+
+        Args:
+            states: (T * n, ...) states, step by step.
+            memory: (n, size) memory before the first step.
+            starts: (T, n) bool, whether a state is the first one of its episode.
+
+        Returns:
+            Parameters, (T * n, parameters), values, (T * n,), and the memory after the last step, (n, size).
+        """
+        raise NotImplementedError
+
+
 def textbook_encoder(shape: tuple[int, ...]) -> NatureEncoder | NormalisingEncoder:
     """Return the encoder of Mnih et al. (2015) for images, and an encoder that is never fitted for others."""
     return NatureEncoder(shape) if observation_kind(shape) == "image" else make_encoder(shape)

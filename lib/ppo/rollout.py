@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
+import cv2
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
@@ -138,7 +139,7 @@ class Sampler(Stream):
         values: list[torch.Tensor] = []
         for t in range(self.steps):
             with self.clock("store"):
-                rollout.states[t].copy_(torch.from_numpy(self.states).movedim(1, -1))
+                self._store(rollout.states[t])
             with self.clock("act"):
                 parameters, value = self.outputs(rollout.states[t].movedim(-1, 1))
                 actions, log_prob = self._distribution.sample(parameters, noise[t])
@@ -161,6 +162,14 @@ class Sampler(Stream):
             rollout.log_probs.copy_(torch.stack(log_probs))
             rollout.values.copy_(torch.stack(values))
         rollout.fill_next_values(bootstrap_values)
+
+    def _store(self, place: torch.Tensor) -> None:
+        """Copy the latest states to `place`, (N, ...), with their channels last."""
+        if self.states.dtype == np.uint8 and self.states.ndim == 4:
+            for image, own_place in zip(self.states, place.numpy(), strict=True):
+                cv2.merge(image, own_place)  # takes a sixth of torch's time
+        else:
+            place.copy_(torch.from_numpy(self.states).movedim(1, -1))
 
     def _noise(self) -> torch.Tensor:
         """Draw the next rollout's noise, (steps, num_envs, noise_size) float32, a generator per environment."""

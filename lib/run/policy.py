@@ -14,8 +14,7 @@ from lib.envs.masks import choices
 from lib.envs.single_env import DiscreteEnv
 from lib.errors import UsageError
 from lib.nets.masking import MaskSplitter
-from lib.ppo.memory import MemoryModel
-from lib.ppo.model import ActorCritic
+from lib.ppo.model import ActorCritic, Recurrent
 
 
 @contextmanager
@@ -93,7 +92,7 @@ class GreedyPolicy:
         self.score_name, self.less_greedy = "Q", ["--epsilon", "0.05"]
         if isinstance(net, ActorCritic):
             self.score_name, self.less_greedy = "parameter" if net.distribution.shape else "probability", ["--sample"]
-        self.has_memory = isinstance(net, MemoryModel)
+        self.has_memory = isinstance(net, Recurrent)
         self._memories: dict[np.random.Generator, torch.Tensor] = {}  # of the episodes to which the generators belong
 
     @torch.no_grad()
@@ -102,7 +101,7 @@ class GreedyPolicy:
         device = next((weight.device for weight in self.net.parameters()), torch.device("cpu"))
         on_device = torch.as_tensor(states, device=device)
         with in_evaluation_mode(self.net):
-            if not isinstance(self.net, MemoryModel):
+            if not isinstance(self.net, Recurrent):
                 return scores_of(self.net, on_device).cpu().numpy()
             first = self.net.first_memory(1)[0]
             memory = torch.stack([self._memories.get(random, first) for random in randoms])
