@@ -16,7 +16,7 @@ from ignite.engine import Engine
 from lib import cli
 from lib.envs.atari import frame_skip
 from lib.errors import UsageError
-from lib.experience.interface import Episode, ExperienceSource
+from lib.experience.interface import Episode, ExperienceSource, State
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, as_hyperparameters
 from lib.run.arguments import usable_device
 from lib.run.episodes import EpisodeEvents
@@ -40,7 +40,7 @@ class PtanSource(ExperienceSource):
     """Adapter for a plain PTAN source, which provides only the returns and lengths of its episodes.
 
     Agent steps are counted in the environments of the source's pool. If it has no pool of gymnasium environments, an
-    iteration of the engine counts as one agent step. The source cannot be saved in a checkpoint.
+    iteration of the engine counts as one agent step. A checkpoint does not hold the source.
     """
 
     PARTS = ()
@@ -69,11 +69,11 @@ class PtanSource(ExperienceSource):
         ended = self.source.pop_rewards_steps()
         return [Episode(float(total), int(length), self.steps_done, since_process_start()) for total, length in ended]
 
-    def state_dict(self) -> NoReturn:
-        raise NotImplementedError(
-            "a plain PTAN source cannot be saved in a checkpoint; use lib.experience.source.ExperienceSourceFirstLast, "
-            "or call setup_ignite without save"
-        )
+    def state_dict(self) -> State:
+        return {}  # a checkpoint has the networks for tools/play.py
+
+    def load_state_dict(self, state: State) -> NoReturn:
+        raise UsageError("a run with PTAN's own source cannot be resumed; use lib.experience.source instead")
 
 
 @dataclasses.dataclass(kw_only=True)

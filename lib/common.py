@@ -122,6 +122,7 @@ def td_errors(batch: Batch, net: nn.Module, tgt_net: nn.Module, no_grad: bool = 
     """Return the temporal-difference errors of transitions, (batch,).
 
     Args:
+        batch: as `Batch.for_net` returns it.
         net, tgt_net: networks from states (batch, ...) to action values (batch, n_actions), on the batch's device. No
             gradient flows through the targets.
         no_grad: compute the targets without recording a graph, which saves time and memory.

@@ -262,6 +262,8 @@ class Fleet(Generic[Segment]):
         elif method == "state":
             self._states[index] = answer
         elif method == "play":
+            if not any(each.segments for each in self.records):  # the time that the actors took to start does not count
+                self._began, self._waited = self._clock() - answer.seconds, answer.seconds
             record.restart, record.last_seconds, record.failures = {"steps_done": answer.steps_done}, answer.seconds, 0
             record.segments += 1
             record.steps += answer.steps

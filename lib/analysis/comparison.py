@@ -99,8 +99,8 @@ def whole_names(runs: Sequence[Run]) -> list[str]:
 
 
 def shorten(name: str, width: int) -> str:
-    """Cut a name in the middle, because it begins with the script and ends with the seed."""
-    end = width // 2
+    """Leave out the date, and cut a name in the middle, because it begins with the time and ends with the seed."""
+    name, end = re.sub(r"\d{4}-\d\d-\d\d(?=T\d{4}-)", "", name) if len(name) > width else name, width // 2
     return name if len(name) <= width else f"{name[: width - end - 1]}…{name[-end:]}"
 
 

@@ -42,10 +42,12 @@ def guard(describe: Callable[[], str]) -> Iterator[None]:
     except gym.error.DependencyNotInstalled as error:
         raise UsageError(f"{describe()} needs another package: {error}") from error
     except BaseException as error:
-        if isinstance(error, TypeError | ValueError) and re.search(OLD_MANNER, str(error)) and _is_our_call(error):
+        if isinstance(error, TypeError | ValueError) and re.search(OLD_MANNER, str(error)) and is_our_call(error):
             raise UsageError(
-                f"{describe()} is written for gym, which came before gymnasium: {error}. Convert it with "
-                "shimmy: --env-id shimmy:GymV21Environment-v0 --env-arg env_id=ID, where gym registers ID"
+                f"{describe()} is written for gym, which came before gymnasium: {error}. In gymnasium, "
+                "reset(seed=None, options=None) returns (observation, info), and step returns (observation, reward, "
+                "terminated, truncated, info). If gym registers it as ID, shimmy converts it: pip install shimmy, and "
+                "--env-id shimmy:GymV21Environment-v0 --env-arg env_id=ID"
             ) from error
         if isinstance(error, MISLEADING) and not isinstance(error, Interrupted):
             raise EnvironmentFailed(f"{describe()}: it raised {error!r}") from error
@@ -55,7 +57,7 @@ def guard(describe: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def _is_our_call(error: Exception) -> bool:
+def is_our_call(error: Exception) -> bool:
     """Return whether an error arose in a call of the environment, by gymnasium or here, and not in its own code."""
     file = traceback.extract_tb(error.__traceback__)[-1].filename
     return file.startswith(os.path.dirname(__file__)) or f"{os.sep}gymnasium{os.sep}" in file

@@ -20,7 +20,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import RecordEpisodeStatistics
 
 from lib.envs.atari import FRAME_SKIP, is_atari, preprocess
-from lib.envs.checked_env import ActionSpace, CheckedEnv, guard
+from lib.envs.checked_env import ActionSpace, CheckedEnv, guard, is_our_call
 from lib.envs.frames import FrameStack
 from lib.envs.masks import NUMERIC
 from lib.envs.states import States
@@ -153,7 +153,8 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
     modes = env.metadata.get("render_modes", [])
     if render_mode is not None and render_mode not in modes:
         env.close()
-        raise UsageError(f"{env_id} cannot be shown: its metadata['render_modes'] are {modes}, without {render_mode!r}")
+        needed = f'metadata = {{"render_modes": [{render_mode!r}]}}'
+        raise UsageError(f"{env_id} cannot be shown: its render_modes are {modes}; its class needs {needed}")
     return env
 
 
@@ -179,6 +180,10 @@ def _make(env_id: str, options: Arguments) -> gym.Env:
         raise UsageError(text) from error
     except ModuleNotFoundError as error:
         raise UsageError(f"{env_id!r} needs a package that is missing: {error}. Install it") from error
+    except AssertionError as error:
+        if not is_our_call(error):
+            raise
+        raise UsageError(f"cannot make the environment {env_id!r}: {error}") from error
     except TypeError as error:
         if not re.search(r"\(\) (missing|got an unexpected)", str(error)):
             raise

@@ -75,7 +75,7 @@ class States(gym.Wrapper):
             self.conversions.append("the last four frames; at first, copies of the first one")
         if masked:
             state_space = MaskedBox(state_space, sum(self._choices))
-            self.conversions.append("the action mask appended; see lib/envs/masks.py")
+            self.conversions.append("the action mask appended: 1 for each valid action")
         self.observation_space = state_space
         if self.conversions:
             notes = textwrap.shorten("; ".join(self.conversions), 400)

@@ -150,7 +150,7 @@ class Gaussian(Distribution):
         self.noise_size = math.prod(space.shape)
         self.parameters = 2 * self.noise_size
         self.shape, self.dtype, self.space_shape = (self.noise_size,), torch.float32, space.shape
-        self._is_integer = space.dtype.kind in "iu"
+        self._played_dtype = torch.from_numpy(np.empty(0, space.dtype)).dtype
         self._low = torch.from_numpy(space.low.astype(np.float64).ravel())
         self._high = torch.from_numpy(space.high.astype(np.float64).ravel())
         bounded = torch.maximum(self._low.abs(), self._high.abs()) < UNBOUNDED
@@ -178,7 +178,8 @@ class Gaussian(Distribution):
 
     def played(self, actions: torch.Tensor) -> torch.Tensor:
         values = torch.minimum(torch.maximum(self._centre + self._unit * actions.double(), self._low), self._high)
-        return super().played(values.round() if self._is_integer else values)
+        is_float = self._played_dtype.is_floating_point
+        return super().played((values if is_float else values.round()).to(self._played_dtype))
 
 
 class GaussianHead(nn.Linear):

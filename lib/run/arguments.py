@@ -239,9 +239,10 @@ def _params(kind: type[RunParameters], fields: Values, assignments: Sequence[str
         if equals and name in fields:
             values[name] = text if isinstance(fields[name], str) else plain(text)
         elif assignment != "help":
-            close = difflib.get_close_matches(name, fields, 1)
+            initials = {"".join(word[0] for word in field.split("_")): field for field in fields}  # lr: learning_rate
+            close = [initials[name]] if name in initials else difflib.get_close_matches(name, fields, 1)
             hint = f"did you mean {close[0]}=...?" if close else f"the fields are {', '.join(fields)}"
-            raise UsageError(f"--set takes FIELD=VALUE, not {assignment!r}; {hint}")
+            raise UsageError(f"--set takes FIELD=VALUE (see --set help), not {assignment!r}; {hint}")
     try:
         params = kind(**{**fields, **values})
     except ValueError as error:

@@ -199,6 +199,9 @@ def setup_ignite(
             ends = "stops; without save={'net': net} in setup_ignite, no network is saved"
             log.info("Learning. Ctrl-C %s.", ends if net is None else "stops and saves")
 
+        if stopper.step_limit < warm_up:
+            log.warning("The limit of %d steps is within the warm-up of %d steps.", stopper.step_limit, warm_up)
+
         engine.add_event_handler(TrainingEvents.LEARNING_STARTED, learning_started)
         if not options.quiet:
             console.Screen(episodes, speed, warm_up, stopper.step_limit, time_limit).attach(engine)

@@ -291,7 +291,7 @@ def test_the_verdict_names_who_waits_and_who_is_slow(faked, caplog, tmp_path):
         until(fleet, done)
     engine.now += 40.0
     verdict = (
-        "3 of 5 actors play; waiting for room (see `ray status`): 3, 4; the learner waits 43% of its time, the actors "
+        "3 of 5 actors play; waiting for room (see `ray status`): 3, 4; the learner waits 44% of its time, the actors "
         "80% of theirs; playing is 75% environment, 25% act; actor 2 takes 3 times as long as the median; more actors "
         "would hardly help."
     )

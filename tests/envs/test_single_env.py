@@ -79,6 +79,13 @@ def test_an_environment_in_the_manner_of_gym_is_refused_with_what_converts_it(re
         make_env("Old-v0").step(0)
 
 
+def test_spaces_that_gymnasium_refuses_are_one_line(register):
+    spaces = {"observation_space": gym.spaces.Dict(), "action_space": gym.spaces.Discrete(2)}
+    register("Empty-v0", type("Empty", (gym.Env,), spaces))
+    with pytest.raises(UsageError, match="cannot make the environment 'Empty-v0': An empty Dict"):
+        make_env("Empty-v0")
+
+
 def test_an_id_may_name_a_function_that_registers_it_and_arguments_for_the_constructor():
     assert make_env("fakes:register_late:Late-v0").reset(seed=1)[0] == 0
     assert make_env("fakes:Chain-v0(length=5)").observation_space.shape == (5,)

@@ -227,13 +227,19 @@ def test_a_run_that_is_refused_before_its_first_step_leaves_no_folder(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_plain_source_of_ptan_cannot_be_saved(tmp_path):
-    source = ptan.experience.ExperienceSourceFirstLast(Counting(length=5), Alternating(), gamma=0.9)
-    buffer = ptan.experience.ExperienceReplayBuffer(source, buffer_size=50)
-    engine = Engine(lambda engine, batch: {"loss": 1.0})
-    common.setup_ignite(engine, SMALL, source, "book", args=RunOptions(runs_dir=tmp_path), save={"net": Linear(1)})
-    with pytest.raises(NotImplementedError, match="a plain PTAN source cannot be saved in a checkpoint"):
+def test_with_a_plain_source_of_ptan_the_network_is_saved_and_the_run_cannot_be_resumed(tmp_path):
+    def play(args):
+        source = ptan.experience.ExperienceSourceFirstLast(Counting(length=5), Alternating(), gamma=0.9)
+        buffer = ptan.experience.ExperienceReplayBuffer(source, buffer_size=50)
+        engine = Engine(lambda engine, batch: {"loss": 1.0})
+        run = common.setup_ignite(engine, SMALL, source, "book", args=args, save={"net": Linear(1)})
         engine.run(common.batch_generator(buffer, 10, 4))
+        return run
+
+    run = play(RunOptions(runs_dir=tmp_path, stop_after=50))
+    assert "net" in checkpoint.newest(run.checkpoints)
+    with pytest.raises(UsageError, match="PTAN's own source cannot be resumed"):
+        play(RunOptions(runs_dir=tmp_path, resume=run.path))
 
 
 def test_the_iterations_of_a_vector_source_of_ptan_are_counted_and_its_rewards_are_plain_numbers(tmp_path):
