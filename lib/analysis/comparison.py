@@ -163,13 +163,14 @@ def _centre_and_range(values: pd.Series) -> str:
 
 
 def _labels(rows: Sequence[Settings]) -> list[str]:
-    """Describe groups by their settings. Settings that distinguish no further groups are left out."""
+    """Describe groups by the settings that differ; if there are more than three, by those that tell groups apart."""
     table = pd.DataFrame(rows)
+    names = [name for name in table if name not in VARY_IN_GROUP and len(table[[name]].drop_duplicates()) > 1]
     needed: list[str] = []
     distinct = 1  # number of groups that `needed` distinguishes
-    for name in sorted(table, key=lambda name: name not in FIRST_IN_LABELS):
+    for name in sorted(names, key=lambda name: name not in FIRST_IN_LABELS):
         number = len(table[[*needed, name]].drop_duplicates())
-        if name not in VARY_IN_GROUP and number > distinct:
+        if number > distinct or len(names) <= 3:
             needed, distinct = [*needed, name], number
     labels = []
     for row in rows:
