@@ -92,7 +92,8 @@ def _description(agent: TrainedAgent, states: np.ndarray) -> dict[str, object]:
         "observation_space": str(plain.observation_space),
         "conversions": conversions(env),  # from observations to states
         "state": {"shape": states.shape[1:], "dtype": str(states.dtype)},
-        "actions": action_names(env),
+        "action": {"shape": env.action_space.shape, "dtype": str(env.action_space.dtype)},
+        "actions": action_names(env),  # empty if they are not Discrete
         "action_space": str(env.action_space),
         "first_action": np.asarray(first_action(env)).tolist(),  # the environment's own number of action 0
         "scores": agent.policy.score_name,
