@@ -94,7 +94,6 @@ MINUTES = (*CHAPTER09, "05_native_envs --envs 4", "06_fast_learner --envs 4", "0
 # Rungs that play and learn bit for bit as others do (tests/test_scripts.py), so only their speeds differ.
 EQUAL = {"00_slow_grads": BASELINE, "04_wrappers --envs 3": "02_n_envs --envs 3"}
 
-# Chapter 8's extensions: 08_dqn_rainbow.py with the other parts left out.
 PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional")
 CHAPTER08 = {
     "basic": (),
