@@ -12,6 +12,7 @@ from experiments import (
     BASELINE,
     CHAPTER08,
     CHAPTER09,
+    CONTROL,
     ENGINES,
     EQUAL,
     EXPERIMENTS,
@@ -413,6 +414,18 @@ def games_table() -> str:
     return with_source(table(header, rows), frame)
 
 
+def control_table() -> str:
+    """Return a row per task of `control`: the returns of its seeds, and published ones."""
+    frame, rows = runs("control"), []
+    for variant, own in by_variant(frame, EXPERIMENTS["control"].variants):
+        digits = 0 if own["greedy"].abs().median() > 1000 else 1
+        returns = (spread(own[column], digits) for column in ("greedy", "mean_100"))
+        steps, *published = CONTROL[variant]
+        rows.append((variant.removeprefix("02_ppo_fast "), f"{steps:,}", *returns, *published))
+    header = ("task", "steps", "greedy return", "last 100 training episodes", "rl-zoo", "CleanRL")
+    return with_source(table(header, rows), frame)
+
+
 TABLES: tuple[tuple[str, str, Callable[[], str]], ...] = (  # page, marker and function
     ("README.md", "ladder", readme_table),
     ("docs/speed.md", "ladder", ladder_source),
@@ -425,6 +438,7 @@ TABLES: tuple[tuple[str, str, Callable[[], str]], ...] = (  # page, marker and f
     ("docs/distributed.md", "speed", engines_table),
     ("docs/distributed.md", "latency", latency_table),
     ("docs/your-environment.md", "own-games", games_table),
+    ("benchmarks/notes/README.md", "control", control_table),
 )
 
 
