@@ -172,14 +172,13 @@ SNAKE_AND_BLOCKS = {
     "blocks-dqn": "07_pong_in_minutes --env-id examples.blocks:Blocks-v0 --stop-after 300000 --set stop_reward=none",
 }
 
-STICKY = "distributed/02_ppo_fast --game pong --env-id ALE/Pong-v5"  # repeats an action with probability 0.25
-
 ENGINES = ("inline", "process", "ray")
 ACTORS = (1, 2, 4, 8)
 ON_SLOW_CARTPOLE = "--game pong --env-id slow:SlowCartPole-v0 " + assigned(rollout=64, minibatch=64, gamma=0.99)
 LAGS = (0, 4, 12)  # updates by which the weights of a segment are behind
 
 UNTIL = "until 18 or 400 s"
+BESIDE_SB3 = ("CartPole-v1", "HalfCheetah-v5")
 
 EXPERIMENTS = {
     "solve": Experiment(
@@ -196,7 +195,7 @@ EXPERIMENTS = {
         "agent steps to solve Pong, with any script and any --set",
         {
             "distributed/02_ppo_fast": "distributed/02_ppo_fast --stop-after 1200000",
-            STICKY: f"{STICKY} --stop-after 3000000",
+            f"{PPO} --env-id ALE/Pong-v5": f"{PPO} --env-id ALE/Pong-v5 --stop-after 3000000",  # sticky actions
         },
         train,
         seeds=range(101, 111),
@@ -315,8 +314,8 @@ EXPERIMENTS = {
     "control": Experiment(
         "PPO on tasks with published returns, with default settings; needs pip install -e '.[games,mujoco]'",
         {
-            f"{script} {task}": f"distributed/{script} --env-id {task} {assigned(max_steps=steps, stop_reward='none')}"
-            for (script, task), steps in ((name.split(), steps) for name, (steps, *_) in CONTROL.items())
+            name: f"distributed/{name.replace(' ', ' --env-id ')} {assigned(max_steps=steps, stop_reward='none')}"
+            for name, (steps, *_) in CONTROL.items()
         },
         train_and_evaluate,
         seeds=range(301, 304),
@@ -342,12 +341,13 @@ EXPERIMENTS = {
     "games-speed": Experiment(
         "steps a second of PPO on other games beside Stable-Baselines3, in turn",
         {
-            f"{name} {task}": settings.format(task)
-            for task in ("CartPole-v1", "HalfCheetah-v5")
-            for name, settings in {
-                "02_ppo_fast": "distributed/02_ppo_fast --env-id {} --stop-after 100000 --set stop_reward=none",
-                "sb3-ppo": f"{pin('sb3')}: run_sb3.py ppo --env-id {{}} --envs 8; until inf or 60 s",
-            }.items()
+            f"{script} {task}": f"distributed/{script} --env-id {task} --set stop_reward=none --stop-after 100000"
+            for script in ("01_ppo", "02_ppo_fast")
+            for task in BESIDE_SB3
+        }
+        | {
+            f"sb3-ppo {task}": f"{pin('sb3')}: run_sb3.py ppo --env-id {task} --envs 8; until inf or 60 s"
+            for task in BESIDE_SB3
         },
         speed_beside,
         seeds=range(1, 4),

@@ -55,7 +55,8 @@ def settings_of(kind: type) -> dict[str, Setting]:
 def fitted(value: Any, setting: Setting) -> object:
     """Return a value as a field or option stores it: a number becomes an int or a float, as is needed.
 
-    If the type or the range is wrong, a ValueError says what is allowed. Only the types in CHECKED are checked.
+    If the type or the range is wrong, a ValueError says what is allowed. A value whose type is not in CHECKED
+    is returned as it is.
     """
     (needed, *others), _, limits = setting
     if needed not in CHECKED or (value is None and others):

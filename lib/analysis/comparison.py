@@ -21,7 +21,8 @@ VARY_IN_GROUP = ("seed", "patience", "address")
 FIRST = ("seed", "script", "learning_rate")  # settings that a table shows first
 FIRST_IN_LABELS = ("script", "env_name")  # shown without their names
 MACHINE = ("processor", "cores", "device", "torch_threads", "fast_bfloat16")  # what speeds and rounding depend on
-TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d{4}-")  # at the start of a run's name
+DATE = re.compile(r"\d{4}-\d\d-\d\d(?=T\d{4}-)")  # at the start of a run's name
+TIMESTAMP = re.compile(DATE.pattern + r"T\d{4}-")
 
 Settings = dict[str, str]
 
@@ -100,7 +101,9 @@ def whole_names(runs: Sequence[Run]) -> list[str]:
 
 def shorten(name: str, width: int) -> str:
     """Leave out the date, and cut a name in the middle, because it begins with the time and ends with the seed."""
-    name, end = re.sub(r"\d{4}-\d\d-\d\d(?=T\d{4}-)", "", name) if len(name) > width else name, width // 2
+    if len(name) > width:
+        name = DATE.sub("", name)
+    end = width // 2
     return name if len(name) <= width else f"{name[: width - end - 1]}…{name[-end:]}"
 
 

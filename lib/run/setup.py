@@ -192,15 +192,15 @@ def setup_ignite(
         episode_file = EpisodeFile(folder.path / "episodes.csv", episodes, recorder or (lambda: ""))
         engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
 
+        if stopper.step_limit < warm_up:
+            log.warning("The limit of %d steps is within the warm-up of %d steps.", stopper.step_limit, warm_up)
+
         def learning_started() -> None:
             folder.result.unlink(missing_ok=True)
             if warm_up and speed.warm_up.steps:  # an iterator of the user's own does not count them
                 log.info("Replay warm-up: %s steps, %.0f steps/s.", f"{speed.warm_up.steps:,}", speed.warm_up.rate)
             ends = "stops; without save={'net': net} in setup_ignite, no network is saved"
             log.info("Learning. Ctrl-C %s.", ends if net is None else "stops and saves")
-
-        if stopper.step_limit < warm_up:
-            log.warning("The limit of %d steps is within the warm-up of %d steps.", stopper.step_limit, warm_up)
 
         engine.add_event_handler(TrainingEvents.LEARNING_STARTED, learning_started)
         if not options.quiet:

@@ -68,7 +68,10 @@ def test_a_script_has_the_books_hyperparameters_and_its_options_as_attributes():
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--set", "batchsize=3"], "not 'batchsize=3'; did you mean batch_size=...?"),
+        (
+            ["--set", "batchsize=3"],
+            "--set takes FIELD=VALUE (see --set help), not 'batchsize=3'; did you mean batch_size=...?",
+        ),
         (["--set", "lr=3"], "not 'lr=3'; did you mean learning_rate=...?"),
         (["--set", "batch_size=3.5"], "batch_size is 3.5; it has to be a whole number, at least 1 (see --set help)"),
         (["--set", "env_name=Acrobot-v1"], "would keep the goal and the name of another game; use --env-id"),
