@@ -1,6 +1,7 @@
 """Actors in processes of this machine. Weights and segments go through pipes."""
 
 import atexit
+import io
 import logging
 import pickle
 import time
@@ -68,8 +69,8 @@ class ProcessEngine(Engine):
         try:
             if not child.pipe.poll():
                 raise EOFError  # it is dead, but a process that it forked keeps the pipe open
-            return child.pipe.recv()
-        except (EOFError, OSError):
+            return _receive(child.pipe)
+        except (EOFError, OSError, pickle.UnpicklingError):
             child.process.join(timeout=1)  # its exit code may come after the end of its pipe
             code = child.process.exitcode
             self.kill(index)
@@ -100,7 +101,19 @@ class ProcessEngine(Engine):
 def _send_all(child: Child) -> None:
     with suppress(OSError, TypeError):  # the process is gone, which `receive` reports, or the pipe was closed
         while (message := child.outbox.get()) is not None:
-            child.pipe.send(message)
+            _send(child.pipe, message)
+
+
+def _send(pipe: Pipe, message: object) -> None:
+    # `pipe.send` would copy arrays three times, and put tensors into shared memory.
+    with open(pipe.fileno(), "wb", closefd=False) as file:
+        pickle.dump(message, file, pickle.HIGHEST_PROTOCOL)
+
+
+def _receive(pipe: Pipe) -> Any:
+    # With a buffer of one byte, nothing of the next message is read, so that `poll` sees it.
+    with io.BufferedReader(io.FileIO(pipe.fileno(), closefd=False), 1) as file:
+        return pickle.load(file)
 
 
 def act(pipe: Pipe) -> None:
@@ -111,5 +124,5 @@ def act(pipe: Pipe) -> None:
     torch.set_num_threads(1)  # other actors and the learner need the other cores
     worker = Worker()
     with suppress(EOFError, OSError), checked_env.closing():  # the learner has closed the pipe, or has ended
-        while True:  # `pipe.send` would put tensors into shared memory
-            pipe.send_bytes(pickle.dumps(worker.answer(*pipe.recv()), pickle.HIGHEST_PROTOCOL))
+        while True:
+            _send(pipe, worker.answer(*_receive(pipe)))

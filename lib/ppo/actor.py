@@ -79,20 +79,9 @@ class ActorSettings:
         own = params.envs // group.size
         if args.actors is None:
             args.knobs["actors"] = max(number for number in range(1, cores() + 1) if own % number == 0)
-        return cls(
-            params.env_name,
-            params.envs,
-            args.actors,
-            params.rollout,
-            args.seed,
-            args.engine,
-            args.patience,
-            args.address,
-            args.actor_cpus,
-            bfloat16=True,
-            rank=group.rank,
-            learners=group.size,
-        )
+        run = params.env_name, params.envs, args.actors, params.rollout, args.seed
+        engine = args.engine, args.patience, args.address, args.actor_cpus
+        return cls(*run, *engine, bfloat16=True, rank=group.rank, learners=group.size)
 
     @cached_property
     def env(self) -> DiscreteVectorEnv:
