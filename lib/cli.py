@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from ignite.engine import State
 from tqdm import tqdm
 
 from lib.envs import checked_env
@@ -156,7 +155,7 @@ def quotient(option: str, whole: int, part: int) -> int:
     return whole // part
 
 
-def main(train: Callable[[Any, RunOptions], State], parser: Parser, script: str) -> None:
+def main(train: Callable[[Any, RunOptions], Any], parser: Parser, script: str) -> None:
     """Parse the command line, seed, train, and exit.
 
     The exit code is 0 if the run was solved, reached a limit or was ended by its script. It is 2 for a UsageError, 1
@@ -168,7 +167,7 @@ def main(train: Callable[[Any, RunOptions], State], parser: Parser, script: str)
         params, args = resolve(parser, None, script)
         prepare(args.seed)
         state = train(params, args)
-        sys.exit(EXIT_CODES[state.stopped])  # type: ignore[attr-defined]  # see setup_ignite
+        sys.exit(EXIT_CODES[state.stopped])  # see setup_ignite
 
 
 @contextlib.contextmanager

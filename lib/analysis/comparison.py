@@ -13,7 +13,6 @@ from lib.analysis import intervals
 from lib.analysis.run_data import Run
 from lib.run.checkpoint import numbered
 from lib.run.episodes import WINDOW, Episodes, format_return
-from lib.system.log import without_folder
 
 IGNORED = ("run_name", "milestone")  # hyperparameters that do not influence training
 # Settings in which the runs of a group may differ: the seed, and options on which neither results nor speeds depend.
@@ -37,7 +36,7 @@ class Group(NamedTuple):
 def settings_of(run: Run) -> Settings:
     """Return a run's settings other than None, as text: those of FIRST, then script options and hyperparameters."""
     params, init = run.params, run.params["init"]
-    start = {"seed": params["seed"], "script": params["script"], "init": init and without_folder(init)}
+    start = {"seed": params["seed"], "script": params["script"], "init": init and re.sub("^/.*/", "", init)}
     settings = {**start, **params["knobs"], **run.hyperparameters}
     texts = {
         name: str(sorted(value)) if isinstance(value, list) else str(value).removesuffix(".0")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-MINIMUM = 3  # fewest runs for an interval
+MINIMUM = 3  # fewest runs that are not simply averaged
 NARROWER = 5  # fewest runs whose interval is narrower than their range
 CONFIDENCE = 0.95
 RESAMPLES = 2_000
@@ -36,12 +36,9 @@ def interquartile_mean(scores: np.ndarray) -> np.ndarray:
 def interval(scores: np.ndarray, resamples: int = RESAMPLES) -> Interval:
     """Compute the interquartile mean of scores, (runs, ...), and its bootstrap interval, by the percentile method.
 
-    Every resample draws as many runs as there are, with replacement. The bounds of three or four runs are their lowest
-    and highest score, because more than 2.5 % of the resampled means equal each. For one or two runs, the bounds are
-    their range.
+    Every resample draws as many runs as there are, with replacement. The bounds of up to four runs are their lowest and
+    highest score, because more than 2.5 % of the resampled means equal each.
     """
-    if len(scores) < MINIMUM:
-        return Interval(scores.mean(axis=0), scores.min(axis=0), scores.max(axis=0))
     draws = np.random.default_rng(SEED).integers(len(scores), size=(resamples, len(scores)))
     means = np.stack([interquartile_mean(scores[draw]) for draw in draws])
     low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)

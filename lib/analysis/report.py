@@ -2,6 +2,7 @@
 
 import base64
 import math
+import re
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,6 @@ from lib.analysis.run_data import Run
 from lib.run.curve import picture_title
 from lib.run.episodes import WINDOW
 from lib.system import files
-from lib.system.log import without_folder
 
 TEMPLATE = "report.html"
 
@@ -127,4 +127,4 @@ def _cells(table: pd.DataFrame) -> dict[str, list[object]]:
 
 def _command(session: Mapping[str, Sequence[object]]) -> str:
     """Return the command line of a process of a run, without names of folders, because a page may be sent to others."""
-    return shlex.join(without_folder(str(word)) for word in session["argv"])
+    return re.sub(r"(?<![^\s=])/\S*/", "", shlex.join(map(str, session["argv"])))

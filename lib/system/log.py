@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, TextIO
 
 from tqdm import tqdm
@@ -100,12 +99,6 @@ def silent_stderr() -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(before, 2)
         os.close(before)
-
-
-def without_folder(word: str) -> str:
-    """Return a word of a command line. An absolute path, also one after "--option=", loses its folder."""
-    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-    return f"{option}{equals}{Path(value).name if Path(value).is_absolute() else value}"
 
 
 def install_command(extra: str) -> str:
