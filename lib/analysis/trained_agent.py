@@ -78,8 +78,8 @@ class TrainedAgent:
         self.policy = GreedyPolicy(net.to(device))
 
     def make_env(self, render_mode: str | None = None) -> DiscreteEnv:
-        """Build a single environment with the default wrappers of make_env, and any action space."""
-        return make_env(self.env_id, render_mode=render_mode, any_actions=True)
+        """Build a single environment by make_env, faster for Atari games, with any action space."""
+        return make_env(self.env_id, tweaked=True, render_mode=render_mode, any_actions=True)
 
 
 def recorded_network(run: Path, network: Json) -> Factory:

@@ -155,7 +155,7 @@ def summary(results: Iterable[EpisodeResult]) -> Json:
     return {
         **{name: float(getattr(np, name)(returns)) for name in SPREAD},
         "episodes": len(ordered),
-        "distinct": len({(result.total, result.length, result.digest) for result in ordered}),
+        "distinct": len({(result.total, result.length, result.checksum) for result in ordered}),
         "returns": returns,
         "lengths": [result.length for result in ordered],
     }
@@ -231,7 +231,7 @@ def evaluate_at_end(
     policy = GreedyPolicy(net)
     evaluated = evaluate(
         policy,
-        partial(make_env, env_id, any_actions=True),
+        partial(make_env, env_id, tweaked=True, any_actions=True),
         seed=tagged_seed("final evaluation", options.seed),  # its episodes are not those of tools/evaluate.py
         progress=not options.quiet,
         side_by_side=options.owns_process,  # a process imports the main program, which may start a run there

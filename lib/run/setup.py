@@ -115,7 +115,7 @@ def setup_ignite(
         recorder: Recorder | None = None
         with undisturbed():
             if options.evaluate_every:
-                new_env = partial(make_env, params.env_name, any_actions=True)
+                new_env = partial(make_env, params.env_name, tweaked=True, any_actions=True)
                 players = evaluation.make_players(new_env, evaluation.EPISODES_BETWEEN)
                 closing += [player.env.close for player in players]
             if options.record_every:
