@@ -35,7 +35,7 @@ def eventless(frames):
 def ring_of(kind, capacity, num_envs, shape=(1,), stack=1, dtype=np.float32, **options):
     """Make a ring to which steps are added by hand."""
     space = spaces.Box(0, 1, (stack, *shape) if stack > 1 else shape, dtype)
-    envs = SimpleNamespace(num_envs=num_envs, single_observation_space=space)
+    envs = SimpleNamespace(num_envs=num_envs, single_observation_space=space, single_action_space=spaces.Discrete(5))
     stream = SimpleNamespace(envs=envs, stacked=stack > 1, seed=3, interrupted_states=None, steps=lambda: iter(()))
     return kind(stream, capacity, **options)
 

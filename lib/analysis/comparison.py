@@ -128,7 +128,7 @@ def summarise(group: Group) -> str:
     outcomes = pd.DataFrame([outcome_of(run) for run in group.runs])
     solved = outcomes["solved"].dropna()
     means = outcomes["mean"].dropna()  # a run may have no episode yet
-    mean = "mean" if len(means) < intervals.MINIMUM else "interquartile mean"
+    mean = "mean" if len(means) < 3 else "interquartile mean"
     summary = f"{mean} return {_centre_and_range(means)}{_share(means, outcomes)}"
     if not solved.empty:
         took = ", which took" if len(solved) < len(outcomes) else " in"  # minutes of the solved runs only
@@ -160,7 +160,7 @@ def _centre_and_range(values: pd.Series) -> str:
     centre, lowest, highest = (format_value(float(value)) for value in intervals.interval(np.asarray(values, float)))
     if len(values) < 2:
         return centre
-    bounds = "range" if len(values) < intervals.NARROWER else f"{intervals.CONFIDENCE:.0%} interval"
+    bounds = "range" if len(values) < 5 else f"{intervals.CONFIDENCE:.0%} interval"
     return f"{centre} ({bounds} {lowest} to {highest})"
 
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-MINIMUM = 3  # fewest runs that are not simply averaged
-NARROWER = 5  # fewest runs whose interval is narrower than their range
 CONFIDENCE = 0.95
 RESAMPLES = 2_000
 SEED = 0  # so that the same runs always give the same interval

@@ -13,7 +13,7 @@ class Batch:
     """Transitions over up to n steps."""
 
     states: torch.Tensor  # (batch, *frame_shape, stack) in the dtype of the frames; for networks, see `for_net`
-    actions: torch.Tensor  # (batch,) int64
+    actions: torch.Tensor  # (batch, *action_shape) int64; float32 if the action space is a Box
     returns: torch.Tensor  # (batch,) float32, discounted rewards from the state to the next state
     next_states: torch.Tensor  # like states; undefined if the episode terminated
     discounts: torch.Tensor  # (batch,) float32, discount factors of the next state's value; 0 after a termination

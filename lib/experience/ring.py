@@ -49,7 +49,9 @@ class Ring:
         self._source_steps = source.steps()
         size = (self.length, self.num_envs)
         self._frames = np.zeros((*size, *frame_shape), space.dtype)
-        self._actions = np.zeros(size, np.int64)
+        actions = source.envs.single_action_space
+        dtype = np.float32 if isinstance(actions, spaces.Box) else np.int64
+        self._actions = np.zeros((*size, *(actions.shape or ())), dtype)
         self._rewards = np.zeros(size, np.float32)
         self._terminated = np.zeros(size, np.bool_)
         self._ended = np.zeros(size, np.bool_)  # terminated or truncated

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from lib.envs import vector_env
 from lib.envs.atari import frame_skip
 from lib.envs.checked_env import Info
 from lib.envs.masks import stacks_frames
-from lib.errors import Fault
+from lib.errors import Fault, UsageError
 from lib.experience.interface import Episode, ExperienceSource, State
 from lib.experience.snapshot import Snapshot
 from lib.system.clock import since_process_start
@@ -40,12 +40,11 @@ class Step(NamedTuple):
 class Stream(ExperienceSource):
     """Steps of environments that are stepped together. A resumed stream gives the same steps bit for bit.
 
-    This runner of vectorised environments is the only thing that steps them. It is restored by repeating its actions
-    from the reset seeds. To limit the time that this takes, an environment gets a new seed when the first episode ends
-    after RESEED_EVERY / total_envs of its own steps.
+    It is restored by repeating its actions from the reset seeds. To limit the time that this takes, an environment gets
+    a new seed when the first episode ends after RESEED_EVERY / total_envs of its own steps.
 
     Args:
-        envs: vector environment of lib.envs.vector_env.
+        envs: vector environment of make_vector_env. A UsageError refuses one that resets a step after an episode.
         seed: seed from which the environments' reset seeds are derived.
         first_env: index of the first of these environments in the run.
         total_envs: number of environments in the run; None if there are no others.
@@ -61,6 +60,8 @@ class Stream(ExperienceSource):
 
     def __init__(self, envs: VectorEnv, seed: int = 0, first_env: int = 0, total_envs: int | None = None):
         super().__init__()
+        if envs.metadata.get("autoreset_mode") is AutoresetMode.NEXT_STEP:  # a transition would cross two episodes
+            raise UsageError(f"{envs} resets one step late; use make_vector_env, or AutoresetMode.SAME_STEP")
         self.envs = envs
         self.seed = seed
         self.env_indices = range(first_env, first_env + envs.num_envs)

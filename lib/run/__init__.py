@@ -4,13 +4,12 @@ May import lib.ppo, lib.dqn_model, and what these may import.
 """
 
 import sys
-from types import ModuleType
+from types import SimpleNamespace
 
 OPTIM = "torch.distributed.optim"
 if OPTIM not in sys.modules:
     # ignite imports it for one isinstance check, which would delay the start of every script by a second.
-    sys.modules[OPTIM] = ModuleType(OPTIM)
-    vars(sys.modules[OPTIM])["ZeroRedundancyOptimizer"] = type("ZeroRedundancyOptimizer", (), {})
+    sys.modules[OPTIM] = SimpleNamespace(ZeroRedundancyOptimizer=type("Unused", (), {}))  # type: ignore[assignment]
     import ignite.handlers  # noqa: F401
 
     del sys.modules[OPTIM]

@@ -65,7 +65,7 @@ class EpisodePlayer:
 
     def _show(self, state: object) -> None:
         self.state = np.array(state)  # a copy, because states of frames are read-only, and torch warns
-        self._checksum = zlib.crc32(self.state, self._checksum)
+        self._checksum = zlib.crc32(self.state.data, self._checksum)
         self._watch(self.state)
 
 

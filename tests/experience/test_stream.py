@@ -8,11 +8,12 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import SyncVectorEnv
 
 import fakes
 from lib.envs import vector_env
 from lib.envs.single_env import make_env
-from lib.errors import Fault
+from lib.errors import Fault, UsageError
 from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Ring
 from lib.experience.snapshot import without_actions
@@ -194,3 +195,22 @@ def test_sampled_states_have_their_masks(env_id):
     for index, state in zip(batch.indices.tolist(), batch.for_net("cpu").states.numpy(), strict=True):
         step, env = divmod(index, 3)
         assert np.array_equal(state, played[step][env])
+
+
+def test_a_ring_keeps_actions_of_a_box_as_they_were_played():
+    played, random = [], np.random.default_rng(0)
+
+    def agent(states, agent_states):
+        played.append(random.uniform(-2, 2, (3, 1)).astype(np.float32))
+        return played[-1], agent_states
+
+    ring = Ring(ExperienceStream(vector_env.make_vector_env("Pendulum-v1", 3, any_actions=True), agent), 30)
+    ring.populate(30)
+    batch = ring.sample(40)
+    steps, envs = divmod(batch.indices.numpy(), 3)
+    assert np.array_equal(batch.actions.numpy(), np.stack(played)[steps, envs])
+
+
+def test_environments_that_reset_one_step_late_are_refused():
+    with pytest.raises(UsageError, match="resets one step late; use make_vector_env"):
+        Stream(SyncVectorEnv([lambda: fakes.Counting(3)]))
