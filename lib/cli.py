@@ -68,10 +68,10 @@ def parser(doc: str | None, hyperparams: Mapping[str, RunParameters] = HYPERPARA
     parser.hyperparams, parser.named = hyperparams, named
     group = parser.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
     add = group.add_argument
-    game = f"pong; with --env-id: {OWN}, general settings" if OWN in hyperparams else "pong"
+    game = "pong; with --env-id: general settings" if OWN in hyperparams else "pong"
     add("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda")
     add("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)")
-    add("--game", metavar="G", help=f"hyperparameters: {', '.join(hyperparams)} (default: {game})")
+    add("--game", metavar="G", choices=hyperparams, help=f"hyperparameters: {', '.join(hyperparams)} (default: {game})")
     add("--env-id", metavar="ID", help="gymnasium id of another environment; module:id imports the module first")
     arg_help = "argument of its constructor; channel_axis=N says which axis holds the channels"
     add("--env-arg", metavar="NAME=VALUE", action="append", help=arg_help)

@@ -42,8 +42,7 @@ class PrioReplayBuffer(PrioritizedReplayBuffer):
 
         Return them, their indices for `update_priorities`, and their weights (batch_size,) float32, at most 1.
         """
-        batch: tuple[list[ExperienceFirstLast], list[int], np.ndarray] = super().sample(batch_size, self.beta)
-        return batch
+        return super().sample(batch_size, self.beta)  # type: ignore[no-any-return]
 
     def _sample_proportional(self, batch_size: int) -> list[int]:
         # ptan 0.8.1 never draws the transition in the last place.

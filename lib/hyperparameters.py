@@ -301,8 +301,8 @@ FAST_HYPERPARAMS = {
 }
 
 # Entries of PPO's tables with general settings, from which --env-id starts if no --game is given: for a user's own
-# environment, and, if they differ, for an Atari game.
-OWN, ATARI = "own", "atari"
+# environment, and, if they differ, for an Atari game, and for an environment whose states are vectors.
+OWN, ATARI, VECTORS = "own", "atari", "vectors"
 
 _PPO_GAMES: dict[str, dict[str, Any]] = {
     "pong": {"env_name": "PongNoFrameskip-v4", "stop_reward": 18.0, "milestone": 17.0},
@@ -321,8 +321,10 @@ PPO_HYPERPARAMS[OWN] = dataclasses.replace(
     _own, learning_rate=3e-4, rollout=256, minibatch=64, epochs=10, clip=0.2, entropy=0.0, max_steps=1_000_000
 )
 
-# 02_ppo_fast.py and 03_ppo_actors.py
+# 02_ppo_fast.py, 03_ppo_actors.py and 04_ppo_memory.py. The networks for vectors are small enough for more updates.
 PPO_FAST_HYPERPARAMS = {name: FastPPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}
+_fast = PPO_FAST_HYPERPARAMS[OWN]
+PPO_FAST_HYPERPARAMS[VECTORS] = dataclasses.replace(_fast, run_name=VECTORS, epochs=6, minibatch=128)
 PPO_FAST_HYPERPARAMS["pong"] = dataclasses.replace(
     PPO_FAST_HYPERPARAMS["pong"],
     gamma=0.98,

@@ -96,8 +96,7 @@ def read_episodes(run: Path) -> pd.DataFrame:
 def returns_before(run: Path, step: int) -> list[float]:
     """Return the returns of the last WINDOW training episodes up to an agent step; none for a published model."""
     episodes = read_episodes(run)
-    returns: list[float] = episodes["return"][episodes["step"] <= step].tail(WINDOW).tolist()
-    return returns
+    return list(episodes["return"][episodes["step"] <= step].tail(WINDOW))
 
 
 def best_video(run: Path) -> Path | None:

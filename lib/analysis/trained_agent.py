@@ -1,6 +1,5 @@
 """Trained agent of a run: the network of a checkpoint and its environment."""
 
-import importlib
 import importlib.util
 import shlex
 import sys

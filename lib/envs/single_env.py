@@ -22,7 +22,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from lib.envs.atari import FRAME_SKIP, is_atari, preprocess
 from lib.envs.checked_env import ActionSpace, CheckedEnv, guard, is_our_call
 from lib.envs.frames import FrameStack
-from lib.envs.masks import NUMERIC
+from lib.envs.masks import NUMERIC, CompositeBox
 from lib.envs.states import States
 from lib.errors import UsageError
 from lib.system.files import PROJECT
@@ -185,12 +185,11 @@ def _make(env_id: str, options: Arguments) -> gym.Env:
             raise
         raise UsageError(f"cannot make the environment {env_id!r}: {error}") from error
     except TypeError as error:
-        if not re.search(r"\(\) (missing|got an unexpected)", str(error)):
+        if not re.search(r"\(\) (missing|got an unexpected|takes no)", str(error)):
             raise
         given = ", ".join(f"{name}={value!r}" for name, value in arguments.items()) or "no arguments"
-        raise UsageError(
-            f"{env_id!r} cannot be made with {given}: {error.__cause__ or error}. --env-arg NAME=VALUE passes one"
-        ) from error
+        advice = "Add it to the class's __init__" if "render_mode" in str(error) else "--env-arg NAME=VALUE passes one"
+        raise UsageError(f"{env_id!r} cannot be made with {given}: {error.__cause__ or error}. {advice}") from error
 
 
 def space_text(space: spaces.Space[object]) -> str:
@@ -212,6 +211,14 @@ def reward_threshold(env_id: str) -> float | None:
     spec = _spec(env_id)
     threshold = None if spec is None else spec.reward_threshold
     return None if threshold is None or not math.isfinite(threshold) else float(threshold)
+
+
+def has_vectors(env_id: str) -> bool:
+    """Make an environment, and return whether its states are vectors, without images or boards."""
+    env = make_env(env_id, any_actions=True)
+    env.close()
+    space: spaces.Box = getattr(env.observation_space, "plain", env.observation_space)
+    return len(space.shape) == 1 and not isinstance(space, CompositeBox)
 
 
 def is_atari_id(env_id: str) -> bool:

@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from lib.envs.single_env import SPACES, EnvId, is_atari_id, reward_threshold
+from lib.envs.single_env import SPACES, EnvId, has_vectors, is_atari_id, reward_threshold
 from lib.errors import UsageError
-from lib.hyperparameters import ATARI, HYPERPARAMS, OWN, RunParameters, explain, plain
+from lib.hyperparameters import ATARI, HYPERPARAMS, OWN, VECTORS, RunParameters, explain, plain
 from lib.run.folder import FORMAT, describe_network, find, read_params, session, trusted_id
 from lib.system.files import PROJECT
 
@@ -114,6 +114,8 @@ def resolve(parser: Parser, argv: Sequence[str] | None, script: str) -> tuple[Ru
         usual = "pong"  # the entry from which a run starts if no --game is given
         if env_id is not None and OWN in parser.hyperparams:
             usual = ATARI if ATARI in parser.hyperparams and is_atari_id(env_id) else OWN
+            if VECTORS in parser.hyperparams and has_vectors(env_id):
+                usual = VECTORS
         options.setdefault("game", usual)
         fields = before = _usual_fields(parser.hyperparams, options["game"], env_id, config_fields)
     else:
@@ -167,9 +169,7 @@ def affecting_results(knobs: Values) -> Values:
 
 def _usual_fields(hyperparams: Mapping[str, RunParameters], game: str, env_id: str | None, config: Values) -> Values:
     """Return the hyperparameters of a game, or those for another environment, with those of --config."""
-    if game not in hyperparams:
-        raise UsageError(f"unknown game {game!r}; choose one of {', '.join(hyperparams)}, or use --env-id")
-    if game in (OWN, ATARI) and env_id is None:
+    if game in (OWN, ATARI, VECTORS) and env_id is None:
         raise UsageError(f"--game {game} needs --env-id, the id of your environment")
     usual = dataclasses.asdict(hyperparams[game])
     if env_id is not None:  # the game's own goal means nothing in another environment

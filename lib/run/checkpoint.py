@@ -51,8 +51,6 @@ def find_checkpoint(run: Path, which: str) -> Path:
     files[BEST] = best[-1][1] if best else files[LAST]
     if which not in files:
         raise UsageError(f"{run} has no checkpoint {which!r}; give one of {', '.join(files)}")
-    if which == BEST and not best:
-        log.warning("%s has no best-* checkpoint, so the newest one is loaded.", run.name)
     return files[which]
 
 

@@ -75,7 +75,7 @@ def test_a_script_has_the_books_hyperparameters_and_its_options_as_attributes():
         (["--set", "lr=3"], "not 'lr=3'; did you mean learning_rate=...?"),
         (["--set", "batch_size=3.5"], "batch_size is 3.5; it has to be a whole number, at least 1 (see --set help)"),
         (["--set", "env_name=Acrobot-v1"], "would keep the goal and the name of another game; use --env-id"),
-        (["--game", "chess"], "unknown game 'chess'; choose one of pong, breakout-small, breakout, invaders"),
+        (["--game", "chess"], "invalid choice: 'chess' (choose from 'pong', 'breakout-small', 'breakout', 'invaders')"),
         (["--env-arg", "size=3"], "--env-arg needs --env-id"),
         (["--device", "abacus"], "finds no device 'abacus' on this machine; use one of cpu"),
         (["--seed", "5000000000"], "'5000000000' is not a whole number, at least 0 and at most 2147483647"),
@@ -91,7 +91,11 @@ def test_wrong_use_is_reported_in_one_line_with_the_allowed_values(argv, message
 def test_ppo_has_plain_settings_for_another_environment_unless_a_game_is_given():
     table = PPO_FAST_HYPERPARAMS
     own, args = resolve("--env-id", "CartPole-v1", table=table)
-    assert own == dataclasses.replace(table["own"], env_name="CartPole-v1", run_name="CartPole-v1", stop_reward=475.0)
+    assert own == dataclasses.replace(
+        table["vectors"], env_name="CartPole-v1", run_name="CartPole-v1", stop_reward=475.0
+    )
+    for env_id, game in {"fakes:Board-v0": "own", "fakes:Parts-method-v0": "vectors", "Pendulum-v1": "vectors"}.items():
+        assert resolve("--env-id", env_id, table=table)[1].game == game
     assert args.changes == ""
     assert resolve("--env-id", "CartPole-v1", "--game", "pong", table=table)[0].gamma == table["pong"].gamma
     for env_id, clip in {"CartPole-v1": 0.2, "QbertNoFrameskip-v4": 0.1, "fakes:ShortPong-v0": 0.1}.items():
