@@ -9,7 +9,7 @@ stop_reward. evaluated is the mean return without exploration, from evaluate.py 
 from the evaluation at the end of a run that was solved or reached max_steps.
 Settings that all runs share are left out. Below the table, runs that differ only in --seed, --patience or --address are
 summarised. The summary of two runs is their mean and range; that of more runs is their interquartile mean and its
-bootstrap interval. report.py shows the same numbers as a page, with curves.
+bootstrap interval. report.py makes a page with curves and the time by part.
 """
 
 import shutil

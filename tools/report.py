@@ -5,9 +5,9 @@
     ./report.py ../runs/*-pong-* --output ../seeds
 
 The page is self-contained: it needs no network and no other files, so it can be sent to anybody. Runs that differ only
-in the seed share one curve with a band: the range for two seeds, the confidence interval for more. A run without a
-finished episode is skipped. The page of one run is written to its folder. The page of several runs is written to
-report/ in the current folder, as report.html. compare.py prints the same numbers.
+in the seed share one curve with a band: the range for two seeds, the confidence interval for more. A run without
+episodes and updates is skipped. The page of one run is written to its folder. The page of several runs is written to
+report/ in the current folder, as report.html. compare.py prints the outcomes.
 """
 
 import sys

@@ -124,7 +124,7 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
         try:
             path = find(name, runs_dir)
             run = runs.get(path) or Run.read(path)
-            if with_episodes and run.episodes.empty:
+            if with_episodes and run.episodes.empty and not run.time_by_part():
                 raise UsageError(f"{path} has no finished episode, like a new run or a model; there is nothing to show")
             runs[path] = run
         except (UsageError, OSError) as error:  # a run of another user may not be readable

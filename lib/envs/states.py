@@ -61,18 +61,17 @@ class States(gym.Wrapper):
         self._parts = prepare(space, env.env_id, channel_axis)
         frames = [index for index, part in enumerate(self._parts) if len(part.space.shape) == 2]
         self._strips = {index: FrameStrip(STACK) for index in frames}
-        parts = [
-            StackedBox(part.space, STACK) if index in frames else part.space for index, part in enumerate(self._parts)
-        ]
+        parts = [part.space for part in self._parts]
+        for index in frames:
+            parts[index] = StackedBox(parts[index], STACK)
+            self._parts[index].notes.append("the last four frames; at first, copies of the first one")
         state_space, self.conversions = parts[0], self._parts[0].notes
         if len(parts) > 1:
             state_space = CompositeBox(parts)
-            self.conversions = ["one vector of these parts"] + [
+            self.conversions = ["one vector of these parts, each flattened"] + [
                 f"{observation_kind(state.shape)} {state.shape} {'; '.join(part.notes)}"
                 for part, state in zip(self._parts, parts, strict=True)
             ]
-        elif frames:
-            self.conversions.append("the last four frames; at first, copies of the first one")
         if masked:
             state_space = MaskedBox(state_space, sum(self._choices))
             self.conversions.append("the action mask appended: 1 for each valid action")

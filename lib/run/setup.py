@@ -193,7 +193,7 @@ def setup_ignite(
         engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
 
         if stopper.step_limit < warm_up:
-            log.warning("The limit of %d steps is within the warm-up of %d steps.", stopper.step_limit, warm_up)
+            log.warning("The limit, step %d, is within the warm-up (replay_initial, %d).", stopper.step_limit, warm_up)
 
         def learning_started() -> None:
             folder.result.unlink(missing_ok=True)
