@@ -114,7 +114,7 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
     """Read runs, each given by its path or its name in runs_dir, and return reasons for names that were skipped.
 
     A run that is given twice counts once. Files, other folders, damaged runs and, for `with_episodes`, runs without a
-    finished episode are skipped, because a pattern such as runs/* matches them, too. A name that does not exist is a
+    finished episode or update are skipped, because a pattern such as runs/* matches them, too. A name that does not exist is a
     UsageError, and so is a list of which no run is left.
     """
     names = [name for name in names if Path(name).name != "README.md"] or names  # runs/* matches the folder's own page
@@ -124,7 +124,7 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
         try:
             path = find(name, runs_dir)
             run = runs.get(path) or Run.read(path)
-            if with_episodes and run.episodes.empty and not run.time_by_part():
+            if with_episodes and run.episodes.empty and not any(run.time_by_part().values()):
                 raise UsageError(f"{path} has no finished episode, like a new run or a model; there is nothing to show")
             runs[path] = run
         except (UsageError, OSError) as error:  # a run of another user may not be readable
