@@ -114,8 +114,8 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
     """Read runs, each given by its path or its name in runs_dir, and return reasons for names that were skipped.
 
     A run that is given twice counts once. Files, other folders, damaged runs and, for `with_episodes`, runs without a
-    finished episode or update are skipped, because a pattern such as runs/* matches them, too. A name that does not exist is a
-    UsageError, and so is a list of which no run is left.
+    finished episode or update are skipped, because a pattern such as runs/* matches them, too. A name that does not
+    exist is a UsageError, and so is a list of which no run is left.
     """
     names = [name for name in names if Path(name).name != "README.md"] or names  # runs/* matches the folder's own page
     runs: dict[Path, Run] = {}
