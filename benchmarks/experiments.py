@@ -314,7 +314,7 @@ EXPERIMENTS = {
     "control": Experiment(
         "PPO on tasks with published returns, with default settings; needs pip install -e '.[games,mujoco]'",
         {
-            name: f"distributed/{name.replace(' ', ' --env-id ')} {assigned(max_steps=steps, stop_reward='none')}"
+            name: f"distributed/{name.replace(' ', ' --env-id ')} --set stop_reward=none --stop-after {steps}"
             for name, (steps, *_) in CONTROL.items()
         },
         train_and_evaluate,

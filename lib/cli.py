@@ -82,7 +82,7 @@ def parser(doc: str | None, hyperparams: Mapping[str, RunParameters] = HYPERPARA
     add("--time-limit", metavar="SECONDS", type=positive, help="stop the process after this time (default: none)")
     add("--resume", metavar="RUN", help="resume a run: its folder, the folder's name, or last")
     add("--new-episodes", action="store_true", help="with --resume: start at once, with new episodes")
-    add("--init", metavar="MODEL", help="start with the weights of this run or model, such as models/pong")
+    add("--init", metavar="MODEL", help="start with the weights of this run or model; its network must be the same")
     add("--runs-dir", metavar="DIR", type=Path, help="folder of the runs (default: runs/)")
     add("--evaluate-every", metavar="STEPS", type=positive, help="agent steps between evaluations of ten episodes")
     add("--record-every", metavar="N", type=positive, help="film every N-th training episode; the last 20 are kept")

@@ -31,8 +31,8 @@ class Stopper:
     A further SIGTERM or SIGHUP is ignored, because launchers and closing terminals may repeat theirs.
 
     A call of an environment that does not return is interrupted 2 * GRACE seconds after a signal or the time limit,
-    and the steps since the last checkpoint are lost. Native code cannot be interrupted. An iteration that takes longer
-    than PATIENCE seconds prints the line at which each thread is.
+    and the steps since the last checkpoint are lost. Native code cannot be interrupted. An iteration, or a step of
+    an evaluation, that takes longer than PATIENCE seconds prints the line at which each thread is.
 
     `steps` returns the agent steps so far. `time_limit` counts in seconds from the start of this process.
     """
@@ -77,6 +77,8 @@ class Stopper:
         return bool(self.signals) or self._is_over_time() or self.reason == NOT_FINITE
 
     def _is_over_time(self) -> bool:
+        if time.monotonic() > self._report_due:  # an iteration, or a step of an evaluation, has ended
+            self._postpone_report()
         return self.time_limit is not None and since_process_start() > self.time_limit
 
     def solved(self, engine: Engine) -> None:
@@ -87,8 +89,6 @@ class Stopper:
 
     def check(self, engine: Engine) -> None:
         """End the run if it has reached a limit or received a signal. The update of this iteration is kept."""
-        if time.monotonic() > self._report_due:
-            self._postpone_report()
         if self.steps() >= self.step_limit:
             self.reason = self.reason or STEPS
         if self.should_stop():
@@ -101,7 +101,7 @@ class Stopper:
             faulthandler.cancel_dump_traceback_later()
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
-        self._previous_handlers, self._call = {}, None
+        self._previous_handlers, self._call, self._report_due = {}, None, math.inf
 
     def _learning_started(self, engine: Engine) -> None:
         self._learning = True

@@ -151,3 +151,15 @@ def test_a_hang_up_that_is_ignored_at_the_start_stays_ignored():
         assert run(step_limit=9, at=3, handler=lambda engine: os.kill(os.getpid(), signal.SIGHUP)) == (9, STEPS)
     finally:
         signal.signal(signal.SIGHUP, old)
+
+
+def test_steps_of_an_evaluation_postpone_the_report_of_a_long_iteration(monkeypatch):
+    postponed = []
+    monkeypatch.setattr(stopping.faulthandler, "dump_traceback_later", lambda *args, **options: postponed.append(args))
+    stopper = Stopper(lambda: 0, 10, None)
+    stopper.interrupted()
+    assert not postponed  # before the run
+    stopper._report_due = 0.0
+    stopper.interrupted()
+    stopper.interrupted()
+    assert len(postponed) == 1
