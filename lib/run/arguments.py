@@ -112,7 +112,7 @@ def resolve(parser: Parser, argv: Sequence[str] | None, script: str) -> tuple[Ru
     run: Path | None = options.get("resume")
     if run is None:
         usual = "pong"  # the entry from which a run starts if no --game is given
-        if env_id is not None and OWN in parser.hyperparams:
+        if env_id is not None and OWN in parser.hyperparams and "game" not in options:
             usual = ATARI if ATARI in parser.hyperparams and is_atari_id(env_id) else OWN
             if VECTORS in parser.hyperparams and has_vectors(env_id):
                 usual = VECTORS
