@@ -100,9 +100,7 @@ def whole_names(runs: Sequence[Run]) -> list[str]:
 
 def shorten(name: str, width: int) -> str:
     """Leave out the date, and cut a name in the middle, because it begins with the time and ends with the seed."""
-    if len(name) > width:
-        name = DATE.sub("", name)
-    end = width // 2
+    name, end = DATE.sub("", name) if len(name) > width else name, width // 2
     return name if len(name) <= width else f"{name[: width - end - 1]}…{name[-end:]}"
 
 
@@ -160,7 +158,7 @@ def _centre_and_range(values: pd.Series) -> str:
     centre, lowest, highest = (format_value(float(value)) for value in intervals.interval(np.asarray(values, float)))
     if len(values) < 2:
         return centre
-    bounds = "range" if len(values) < 5 else f"{intervals.CONFIDENCE:.0%} interval"
+    bounds = "range" if len(values) < 5 else f"{intervals.CONFIDENCE:.0%} interval"  # see `interval`
     return f"{centre} ({bounds} {lowest} to {highest})"
 
 

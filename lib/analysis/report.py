@@ -127,4 +127,4 @@ def _cells(table: pd.DataFrame) -> dict[str, list[object]]:
 
 def _command(session: Mapping[str, Sequence[object]]) -> str:
     """Return the command line of a process of a run, without names of folders, because a page may be sent to others."""
-    return re.sub(r"(?<![^\s=])/\S*/", "", shlex.join(map(str, session["argv"])))
+    return shlex.join(re.sub("(^|=)/.*/", r"\1", str(word)) for word in session["argv"])

@@ -59,10 +59,9 @@ class States(gym.Wrapper):
                 masked = self._has_method or self._is_observed or INFO_KEY in env.reset(seed=0)[1]
         self._masked = masked
         self._parts = prepare(space, env.env_id, channel_axis)
-        frames = [index for index, part in enumerate(self._parts) if len(part.space.shape) == 2]
-        self._strips = {index: FrameStrip(STACK) for index in frames}
+        self._strips = {i: FrameStrip(STACK) for i, part in enumerate(self._parts) if len(part.space.shape) == 2}
         parts = [part.space for part in self._parts]
-        for index in frames:
+        for index in self._strips:
             parts[index] = StackedBox(parts[index], STACK)
             self._parts[index].notes.append("the last four frames; at first, copies of the first one")
         state_space, self.conversions = parts[0], self._parts[0].notes

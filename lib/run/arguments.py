@@ -114,7 +114,7 @@ def resolve(parser: Parser, argv: Sequence[str] | None, script: str) -> tuple[Ru
         usual = "pong"  # the entry from which a run starts if no --game is given
         if env_id is not None and OWN in parser.hyperparams and "game" not in options:
             usual = ATARI if ATARI in parser.hyperparams and is_atari_id(env_id) else OWN
-            if VECTORS in parser.hyperparams and has_vectors(env_id):
+            if VECTORS in parser.hyperparams and not is_atari_id(env_id) and has_vectors(env_id):
                 usual = VECTORS
         options.setdefault("game", usual)
         fields = before = _usual_fields(parser.hyperparams, options["game"], env_id, config_fields)

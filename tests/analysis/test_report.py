@@ -100,7 +100,7 @@ def test_the_page_names_no_private_folder_and_warns_if_commits_differ(tmp_path):
     def rendered():
         return report.write_report([Run.read(run), Run.read(other)], tmp_path).read_text()
 
-    argv = ["/home/me/01_ppo.py", "--runs-dir=/home/me/runs", "--init", "/home/me/runs/x=3"]
+    argv = ["/home/me/01_ppo.py", "--runs-dir=/home/me/runs", "--init", "/home/me/my runs/x=3"]
     edit_params(run, lambda params: params["sessions"][0].update(argv=argv) or params.update(init=argv[-1]))
     assert "01_ppo.py --runs-dir=runs --init x=3" in rendered()
     assert "/home/me" not in rendered()
