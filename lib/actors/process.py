@@ -3,6 +3,7 @@
 import atexit
 import io
 import logging
+import os
 import pickle
 import time
 from contextlib import suppress
@@ -11,7 +12,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import torch
 
@@ -25,10 +26,7 @@ ENDING = 1.0  # seconds in which all actors may end by themselves when they are 
 
 
 class Child(NamedTuple):
-    """An actor's process, the learner's end of its pipe, and messages for it, of which None is the last one.
-
-    Closing the pipe tells the process to end.
-    """
+    """An actor's process, the learner's end of its pipe, and messages for it, of which None is the last one."""
 
     process: BaseProcess
     pipe: Pipe
@@ -51,7 +49,8 @@ class ProcessEngine(Engine):
             process.start()  # a signal may interrupt this afterwards; `close` knows the process by now
         theirs.close()
         # A thread sends, because the pipe is full while a process is stopped, and the learner must not wait for it.
-        Thread(target=_send_all, args=(child,), daemon=True).start()
+        # It has a descriptor of its own: the pipe's number may stand for another pipe after `kill`.
+        Thread(target=_send_all, args=(child.outbox, os.dup(ours.fileno())), daemon=True).start()
 
     def send(self, index: int, method: str, *arguments: object) -> None:
         self._children[index].outbox.put((method, *arguments))
@@ -87,6 +86,7 @@ class ProcessEngine(Engine):
         atexit.unregister(self.close)
         try:
             for child in self._children.values():
+                child.outbox.put(None)
                 child.pipe.close()
             deadline = time.monotonic() + ENDING
             for child in self._children.values():
@@ -98,16 +98,15 @@ class ProcessEngine(Engine):
             self._children.clear()
 
 
-def _send_all(child: Child) -> None:
-    with suppress(OSError, TypeError):  # the process is gone, which `receive` reports, or the pipe was closed
-        while (message := child.outbox.get()) is not None:
-            _send(child.pipe, message)
+def _send_all(outbox: "SimpleQueue[tuple[object, ...] | None]", descriptor: int) -> None:
+    with suppress(OSError), open(descriptor, "wb") as sink:  # the process is gone, which `receive` reports
+        while (message := outbox.get()) is not None:
+            _send(sink, message)
 
 
-def _send(pipe: Pipe, message: object) -> None:
-    # `pipe.send` would copy arrays three times, and put tensors into shared memory.
-    with open(pipe.fileno(), "wb", closefd=False) as file:
-        pickle.dump(message, file, pickle.HIGHEST_PROTOCOL)
+def _send(sink: BinaryIO, message: object) -> None:
+    pickle.dump(message, sink, pickle.HIGHEST_PROTOCOL)  # `pipe.send` copies arrays, and shares memory for tensors
+    sink.flush()
 
 
 def _receive(pipe: Pipe) -> Any:
@@ -123,6 +122,7 @@ def act(pipe: Pipe) -> None:
     logging.getLogger("lib.envs.observations").setLevel(logging.ERROR)  # the learner has logged the same messages
     torch.set_num_threads(1)  # other actors and the learner need the other cores
     worker = Worker()
-    with suppress(EOFError, OSError), checked_env.closing():  # the learner has closed the pipe, or has ended
+    # Until the learner has closed the pipe, or has ended.
+    with suppress(EOFError, OSError), checked_env.closing(), open(pipe.fileno(), "wb", closefd=False) as sink:
         while True:
-            _send(pipe, worker.answer(*_receive(pipe)))
+            _send(sink, worker.answer(*_receive(pipe)))
