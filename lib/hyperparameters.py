@@ -324,7 +324,7 @@ PPO_HYPERPARAMS[OWN] = dataclasses.replace(
 # 02_ppo_fast.py, 03_ppo_actors.py and 04_ppo_memory.py. The networks for vectors are small enough for more updates.
 PPO_FAST_HYPERPARAMS = {name: FastPPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}
 _fast = PPO_FAST_HYPERPARAMS[OWN]
-PPO_FAST_HYPERPARAMS[VECTORS] = dataclasses.replace(_fast, run_name=VECTORS, epochs=10, minibatch=128)
+PPO_FAST_HYPERPARAMS[VECTORS] = dataclasses.replace(_fast, run_name=VECTORS, epochs=10, minibatch=128, max_steps=10**6)
 PPO_FAST_HYPERPARAMS["pong"] = dataclasses.replace(
     PPO_FAST_HYPERPARAMS["pong"],
     gamma=0.98,
