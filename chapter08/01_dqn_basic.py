@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
-from lib.experience import ring, selectors, stream
+from lib.experience import ring, stream
 
 import ptan
 import torch
@@ -34,7 +34,7 @@ def train(params, args):
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     net = dqn_model.DQN(space, n_actions, normalise=params.normalise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = common.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)

@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
-from lib.experience import priority_ring, selectors, stream
+from lib.experience import priority_ring, stream
 from lib.nets import encoders, losses
 from lib.run import return_distributions
 
@@ -52,7 +52,7 @@ def train(params, args):
     options |= {"support": (-v_max, v_max, 51) if distributional else None, "dtype": encoders.fast_dtype(args.device)}
     net = dqn_model.DQN(space, n_actions, **options).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = common.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)

@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs.single_env import make_env
-from lib.experience import replay_buffer, selectors, source
+from lib.experience import transitions
 
 import ptan
 import torch
@@ -30,12 +30,12 @@ def train(params, args):
     env = make_env(params.env_name)
     net = dqn_model.DQN(env.observation_space, env.action_space.n, normalise=params.normalise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = common.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     recording = torch.enable_grad()(net)  # PTAN's agent disables gradients around its call
     agent = ptan.agent.DQNAgent(recording, selector, device=args.device)
-    exp_source = source.ExperienceSourceFirstLast(env, agent, gamma=params.gamma, seed=args.seed)
-    buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size)
+    exp_source = transitions.ExperienceSourceFirstLast(env, agent, gamma=params.gamma, seed=args.seed)
+    buffer = transitions.ReplayBuffer(exp_source, params.replay_size)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):

@@ -7,9 +7,9 @@ Keeps   statistics
 Paper   Mnih et al., Human-level control through deep reinforcement learning, 2015,
         https://www.nature.com/articles/nature14236
 Run     ./01_baseline.py --cuda
-Read    lib/experience/source.py, lib/experience/stream.py and lib/experience/replay_buffer.py: the path of a
-        transition; batch_generator in lib/common.py and calc_loss_dqn in lib/common.py: the loop and the loss; DQN in
-        lib/dqn_model.py, with PlainEncoder in lib/nets/encoders.py
+Read    lib/experience/stream.py and lib/experience/transitions.py: the path of a transition; batch_generator and
+        calc_loss_dqn in lib/common.py: the loop and the loss; DQN in lib/dqn_model.py, with PlainEncoder in
+        lib/nets/encoders.py
 """
 
 import sys
@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs.single_env import make_env
-from lib.experience import replay_buffer, selectors, source
+from lib.experience import transitions
 
 import ptan
 import torch
@@ -33,11 +33,11 @@ def train(params, args):
     env = make_env(params.env_name)
     net = dqn_model.DQN(env.observation_space, env.action_space.n, normalise=params.normalise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = common.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
-    exp_source = source.ExperienceSourceFirstLast(env, agent, gamma=params.gamma, seed=args.seed)
-    buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size)
+    exp_source = transitions.ExperienceSourceFirstLast(env, agent, gamma=params.gamma, seed=args.seed)
+    buffer = transitions.ReplayBuffer(exp_source, params.replay_size)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):

@@ -8,7 +8,7 @@ Keeps   statistics: batch_size samples per step for any N. There are N times few
         because larger ones slowed learning (docs/chapter09.md)
 Paper   Stooke and Abbeel, Accelerated methods for deep reinforcement learning, 2018, https://arxiv.org/abs/1803.02811
 Run     ./02_n_envs.py --cuda --envs 3
-Read    ExperienceSourceFirstLast in lib/experience/source.py
+Read    ExperienceSourceFirstLast in lib/experience/transitions.py
 """
 
 import sys
@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs.single_env import make_env
-from lib.experience import replay_buffer, selectors, source
+from lib.experience import transitions
 
 import ptan
 import torch
@@ -33,11 +33,11 @@ def train(params, args):
     env = envs[0]
     net = dqn_model.DQN(env.observation_space, env.action_space.n, normalise=params.normalise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = common.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
-    exp_source = source.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
-    buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size)
+    exp_source = transitions.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
+    buffer = transitions.ReplayBuffer(exp_source, params.replay_size)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):

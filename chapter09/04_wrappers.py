@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli, common, dqn_model
 from lib.actors import players
 from lib.envs.single_env import make_env
-from lib.experience import replay_buffer, selectors, source
+from lib.experience import transitions
 
 import ptan
 import torch
@@ -34,13 +34,13 @@ def train(params, args):
     env = envs[0]
     net = dqn_model.DQN(env.observation_space, env.action_space.n, normalise=params.normalise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = common.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
-    exp_source = source.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
+    exp_source = transitions.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
     if args.parallel:
         exp_source = players.Players(exp_source, 1, args.engine, args.patience, args.address, params.batch_size * steps)
-    buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size)
+    buffer = transitions.ReplayBuffer(exp_source, params.replay_size)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):

@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
-from lib.experience import ring, selectors, stream
+from lib.experience import ring, stream
 from lib.nets import encoders
 
 import ptan
@@ -38,7 +38,7 @@ def train(params, args):
     if args.compile:
         net.compile()
         tgt_net.target_model.compile()
-    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = common.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)

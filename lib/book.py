@@ -73,7 +73,7 @@ class PtanSource(ExperienceSource):
         return {}  # a checkpoint has the networks for tools/play.py
 
     def load_state_dict(self, state: State) -> NoReturn:
-        raise UsageError("a run with PTAN's own source cannot be resumed; use lib.experience.source instead")
+        raise UsageError("a run with PTAN's own source cannot be resumed; use lib.experience.transitions instead")
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import ptan
 import torch
 from ignite.engine import Engine, Events
 from ptan.ignite import PeriodicEvents  # as the book's common does; otherwise ptan.ignite is the ignite package
@@ -16,12 +17,12 @@ from lib.experience.batch import Batch
 from lib.experience.interface import ExperienceSource, Stopped
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, RunParameters
 from lib.nets import losses
+from lib.nets.masking import INVALID
 from lib.run import setup
 from lib.run.folder import RunFolder
 from lib.system import memory
 
 if TYPE_CHECKING:
-    from ptan.actions import EpsilonGreedyActionSelector
     from ptan.experience import ExperienceFirstLast
 
     from lib.book import RewardsSource
@@ -146,10 +147,21 @@ def on_device(
     return Batch(states, actions, rewards, last_states, discounts, torch.arange(0), torch.ones_like(rewards))
 
 
+class EpsilonGreedyActionSelector(ptan.actions.EpsilonGreedyActionSelector):
+    """ptan's epsilon-greedy selector, except that random actions are drawn from the allowed actions only."""
+
+    def __call__(self, scores: np.ndarray) -> np.ndarray:
+        """Select actions, (batch,), from values, (batch, actions); invalid actions have the value INVALID."""
+        actions: np.ndarray = super().__call__(scores)
+        for row in np.flatnonzero(scores[np.arange(len(scores)), actions] == INVALID):
+            actions[row] = np.random.choice(np.flatnonzero(scores[row] != INVALID))
+        return actions
+
+
 class EpsilonTracker:
     """Linear decay of an epsilon-greedy selector's epsilon, which is set at once, and by every call of `frame`."""
 
-    def __init__(self, selector: "EpsilonGreedyActionSelector", params: Hyperparameters):
+    def __init__(self, selector: ptan.actions.EpsilonGreedyActionSelector, params: Hyperparameters):
         self.selector, self.params = selector, params
         self.frame(0)
 

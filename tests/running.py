@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from forked import ForkedProcess
-from lib.experience.replay_buffer import unpack
+from lib.experience.transitions import unpack
 from lib.run import checkpoint
 from lib.run.folder import read_params
 

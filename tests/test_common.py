@@ -13,6 +13,7 @@ from lib import common, dqn_extra
 from lib.envs.frames import LazyFrames
 from lib.experience.interface import Stopped
 from lib.hyperparameters import HYPERPARAMS
+from lib.nets.masking import INVALID
 from oracles import td
 
 
@@ -120,3 +121,19 @@ def test_the_batches_end_when_the_source_is_stopped_or_a_list_of_transitions_is_
     assert len(list(common.batch_generator(Stopping([]), initial=7, batch_size=3))) == 2
     buffer = dqn_extra.PrioReplayBuffer([BATCH[0]] * 10, 100)
     assert len(list(common.batch_generator(buffer, initial=4, batch_size=2, steps=2))) == 3
+
+
+def test_random_actions_are_drawn_uniformly_from_the_valid_ones():
+    np.random.seed(1)
+    scores = np.tile(np.array([INVALID, 1.0, 5.0, INVALID], np.float32), (20_000, 1))
+    actions = common.EpsilonGreedyActionSelector(epsilon=0.5)(scores)
+    assert np.bincount(actions, minlength=4) / 20_000 == pytest.approx([0.0, 0.25, 0.75, 0.0], abs=0.02)
+
+
+def test_without_a_mask_the_actions_equal_those_of_ptans_selector():
+    scores = np.random.default_rng(1).normal(size=(300, 4))
+    actions = []
+    for selector in (common.EpsilonGreedyActionSelector, common.EpsilonGreedyActionSelector.__base__):
+        np.random.seed(2)
+        actions.append(selector(epsilon=0.5)(scores))
+    assert np.array_equal(*actions)

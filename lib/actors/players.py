@@ -29,9 +29,8 @@ from lib.actors.engines import Played, Weights
 from lib.actors.fleet import Fleet
 from lib.errors import counted
 from lib.experience.interface import Episode, ExperienceSource, State, Stopped, pack_episodes, unpack_episodes
-from lib.experience.replay_buffer import pack, unpack
-from lib.experience.source import ExperienceSourceFirstLast, Transitions
 from lib.experience.stream import Step
+from lib.experience.transitions import ExperienceSourceFirstLast, Transitions, pack, unpack
 from lib.system.clock import since_process_start
 from lib.system.machine import cores
 from lib.system.seeds import hashed_seed, seed_everything, undisturbed

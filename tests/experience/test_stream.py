@@ -17,8 +17,8 @@ from lib.errors import Fault, UsageError
 from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Ring
 from lib.experience.snapshot import without_actions
-from lib.experience.source import ExperienceSourceFirstLast
 from lib.experience.stream import ExperienceStream, Stream
+from lib.experience.transitions import ExperienceSourceFirstLast
 from lib.nets.masking import MaskSplitter
 from ppo_setup import vectorised
 

@@ -2,7 +2,7 @@
 
 import copy
 
-from lib.experience.source import ExperienceSourceFirstLast
+from lib.experience.transitions import ExperienceSourceFirstLast
 from lib.system.seeds import hashed_seed, seed_everything
 
 

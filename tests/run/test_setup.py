@@ -19,8 +19,7 @@ from torch import nn
 from fakes import Counting, Failing, Linear
 from lib import common
 from lib.errors import Fault, UsageError
-from lib.experience.replay_buffer import ReplayBuffer
-from lib.experience.source import ExperienceSourceFirstLast
+from lib.experience.transitions import ExperienceSourceFirstLast, ReplayBuffer
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import checkpoint
 from lib.run.arguments import RunOptions
