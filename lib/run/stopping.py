@@ -68,17 +68,17 @@ class Stopper:
 
     def should_stop(self) -> bool:
         """Return whether the run has a reason to end, for code that waits within an iteration."""
+        self._postpone_report()
         if self._is_over_time():
             self.reason = self.reason or TIME
         return self.reason is not None
 
     def interrupted(self) -> bool:
         """Return whether the run has to end at once, so that optional work, such as an evaluation, is skipped."""
+        self._postpone_report()
         return bool(self.signals) or self._is_over_time() or self.reason == NOT_FINITE
 
     def _is_over_time(self) -> bool:
-        if time.monotonic() > self._report_due:  # an iteration, or a step of an evaluation, has ended
-            self._postpone_report()
         return self.time_limit is not None and since_process_start() > self.time_limit
 
     def solved(self, engine: Engine) -> None:
@@ -114,14 +114,17 @@ class Stopper:
         if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
             del handlers[signal.SIGHUP]  # under nohup
         self._previous_handlers = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        self._report_due = 0.0
         self._postpone_report()
         if self.time_limit is not None:
             left = max(0.0, self.time_limit - since_process_start())
             signal.setitimer(signal.ITIMER_REAL, left + self.GRACE, self.GRACE)
 
     def _postpone_report(self) -> None:
-        self._report_due = time.monotonic() + 1.0  # not after every iteration: this call takes 50 microseconds
-        faulthandler.dump_traceback_later(self.PATIENCE, file=2)
+        """Postpone the report of a long iteration or step of an evaluation, because one has ended."""
+        if time.monotonic() > self._report_due:  # not every time: the call takes 50 microseconds
+            self._report_due = time.monotonic() + 1.0
+            faulthandler.dump_traceback_later(self.PATIENCE, file=2)
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
         """Interrupt a call of an environment that was running at the last alarm, too."""
