@@ -7,7 +7,7 @@ Parent  02_ppo_fast.py
 Keeps   changes the algorithm: another network, and minibatches of sequences
 Paper   Cho et al., Learning phrase representations using RNN encoder-decoder for statistical machine translation, 2014,
         https://arxiv.org/abs/1406.1078
-Run     ./04_ppo_memory.py --env-id minigrid:MiniGrid-MemoryS7-v0
+Run     ./04_ppo_memory.py --env-id minigrid:MiniGrid-DoorKey-5x5-v0
 Read    lib/ppo/memory.py
 """
 
