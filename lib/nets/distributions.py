@@ -133,9 +133,10 @@ class Bernoulli(Distribution):
 class Gaussian(Distribution):
     """Independent normal distributions for Box. The standard deviations do not depend on the state.
 
-    If an entry has two bounds, they correspond to -1 and 1 in a sampled action. It is clipped only for the environment;
-    log-probabilities are those of the unclipped action. See Andrychowicz et al. (2021), What matters in on-policy
-    reinforcement learning, https://arxiv.org/abs/2006.05990.
+    If an entry has two bounds, they correspond to -1 and 1 in a sampled action; otherwise the number of the space that
+    is nearest to 0 corresponds to 0. A sampled action is clipped only for the environment, and log-probabilities are
+    those of the unclipped one. See Andrychowicz et al. (2021), What matters in on-policy reinforcement learning,
+    https://arxiv.org/abs/2006.05990.
 
     Raises:
         UsageError: if the space has no numbers, or an entry of width 0.
@@ -154,7 +155,8 @@ class Gaussian(Distribution):
         self._low = torch.from_numpy(space.low.astype(np.float64).ravel())
         self._high = torch.from_numpy(space.high.astype(np.float64).ravel())
         bounded = torch.maximum(self._low.abs(), self._high.abs()) < UNBOUNDED
-        self._centre = torch.where(bounded, (self._low + self._high) / 2, 0.0)
+        nearest = torch.zeros_like(self._low).clamp(self._low, self._high)  # to 0
+        self._centre = torch.where(bounded, (self._low + self._high) / 2, nearest)
         self._unit = torch.where(bounded, (self._high - self._low) / 2, 1.0)
 
     def head(self, features: int) -> nn.Linear:

@@ -89,11 +89,11 @@ def test_the_mode_is_the_most_probable_action_and_environments_are_given_actions
 
 
 def test_numbers_are_clipped_only_at_a_border_of_the_space():
-    space = spaces.Box(np.array([-3.0, 0.0, -INF, 10.0]), np.array([1.0, INF, INF, 30.0]), dtype=np.float64)
+    space = spaces.Box(np.array([-3.0, 5.0, -INF, 10.0]), np.array([1.0, INF, INF, 30.0]), dtype=np.float64)
     distribution = distribution_of(space)
     for sampled, played in (
-        ([0.0, 0.5, 2.0, -0.5], [-1.0, 0.5, 2.0, 15.0]),  # -1 and 1 are the bounds, where there are two
-        ([1.5, -1.0, -99.0, -1.0], [1.0, 0.0, -99.0, 10.0]),
+        ([0.0, 0.5, 2.0, -0.5], [-1.0, 5.5, 2.0, 15.0]),  # -1 and 1 are the bounds, where there are two
+        ([1.5, -1.0, -99.0, -1.0], [1.0, 5.0, -99.0, 10.0]),
     ):
         assert distribution.played(torch.tensor([sampled])).tolist() == [played]
     whole = distribution_of(spaces.Box(0, 10, (1,), np.int32))
