@@ -418,7 +418,7 @@ def control_table() -> str:
     """Return a row per task of `control`: the returns of its seeds, and published ones."""
     frame, rows = runs("control"), []
     for variant, own in by_variant(frame, EXPERIMENTS["control"].variants):
-        digits = 0 if own["greedy"].abs().median() > 1000 else 1
+        digits = sum(own["greedy"].abs().median() < limit for limit in (1000, 10))
         returns = (spread(own[column], digits) for column in ("greedy", "mean_100"))
         steps, *published = CONTROL[variant]
         rows.append((variant.removeprefix("02_ppo_fast "), f"{steps:,}", *returns, *published))
