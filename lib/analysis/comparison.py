@@ -100,7 +100,9 @@ def whole_names(runs: Sequence[Run]) -> list[str]:
 
 def shorten(name: str, width: int) -> str:
     """Leave out the date, and cut a name in the middle, because it begins with the time and ends with the seed."""
-    name, end = DATE.sub("", name) if len(name) > width else name, width // 2
+    if len(name) > width:
+        name = DATE.sub("", name)
+    end = width // 2
     return name if len(name) <= width else f"{name[: width - end - 1]}…{name[-end:]}"
 
 

@@ -155,8 +155,8 @@ class Gaussian(Distribution):
         self._low = torch.from_numpy(space.low.astype(np.float64).ravel())
         self._high = torch.from_numpy(space.high.astype(np.float64).ravel())
         bounded = torch.maximum(self._low.abs(), self._high.abs()) < UNBOUNDED
-        nearest = torch.zeros_like(self._low).clamp(self._low, self._high)  # to 0
-        self._centre = torch.where(bounded, (self._low + self._high) / 2, nearest)
+        nearest_to_0 = torch.zeros_like(self._low).clamp(self._low, self._high)
+        self._centre = torch.where(bounded, (self._low + self._high) / 2, nearest_to_0)
         self._unit = torch.where(bounded, (self._high - self._low) / 2, 1.0)
 
     def head(self, features: int) -> nn.Linear:

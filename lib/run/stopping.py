@@ -46,7 +46,7 @@ class Stopper:
         self.signals: list[int] = []  # numbers of the signals that the run has received
         self._learning = False
         self._previous_handlers: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
-        self._report_due = math.inf  # when the report of a long iteration has to be postponed, by time.monotonic()
+        self._report_due = math.inf  # when the report of a long iteration is next postponed, by time.monotonic()
         self._call: FrameType | None = None  # call of an environment at the last alarm
 
     def watch_loss(self, engine: Engine) -> None:
