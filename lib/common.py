@@ -13,8 +13,8 @@ from ptan.ignite import PeriodicEvents  # as the book's common does; otherwise p
 from torch import nn
 
 from lib.dqn_model import DQN
-from lib.experience.batch import Batch
 from lib.experience.interface import ExperienceSource, Stopped
+from lib.experience.ring import Batch
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, RunParameters
 from lib.nets import losses
 from lib.nets.masking import INVALID

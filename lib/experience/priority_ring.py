@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from lib.experience.batch import Batch
 from lib.experience.interface import State
-from lib.experience.ring import Ring
+from lib.experience.ring import Batch, Ring
 from lib.experience.stream import Step
 
 LEAST_PRIORITY = 1e-5  # so that every transition can be drawn

@@ -19,7 +19,7 @@ from lib.envs.checked_env import close_all
 from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from lib.experience.interface import ExperienceSource, Stateful
-from lib.experience.snapshot import without_actions
+from lib.experience.stream import without_actions
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
 from lib.run import checkpoint, console, evaluation
 from lib.run.arguments import RunOptions, describe, options_of_book

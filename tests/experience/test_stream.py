@@ -8,7 +8,10 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Discrete
 from gymnasium.vector import SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import fakes
 from lib.envs import vector_env
@@ -16,8 +19,7 @@ from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
 from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Ring
-from lib.experience.snapshot import without_actions
-from lib.experience.stream import ExperienceStream, Stream
+from lib.experience.stream import ExperienceStream, Snapshot, Stream, without_actions
 from lib.experience.transitions import ExperienceSourceFirstLast
 from lib.nets.masking import MaskSplitter
 from ppo_setup import vectorised
@@ -214,3 +216,57 @@ def test_a_ring_keeps_actions_of_a_box_as_they_were_played():
 def test_environments_that_reset_one_step_late_are_refused():
     with pytest.raises(UsageError, match="resets one step late; use make_vector_env"):
         Stream(SyncVectorEnv([lambda: fakes.Counting(3)]))
+
+
+STEPS = st.tuples(st.just("append"), st.integers(1, 6))
+RESETS = st.tuples(st.just("restart"), st.lists(st.booleans(), min_size=2, max_size=2).filter(any))
+SAVES = st.tuples(st.just("save"), st.none())
+
+
+def seed_of(env, reset):
+    return 1000 * reset + env
+
+
+def new_snapshot():
+    snapshot = Snapshot(seed_of, 2, Discrete(9))
+    snapshot.ROOM = 4
+    return snapshot
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(STEPS, STEPS, RESETS, SAVES), max_size=40))
+def test_a_snapshot_equals_lists(operations):
+    """Its seeds, actions and traces. Steps before all resets are dropped."""
+    snapshot = new_snapshot()
+    snapshot.restart(0)
+    resets, lists, traces, count, longest = [0, 0], [[], []], [], 0, 0
+    for operation, argument in operations:
+        if operation == "append":
+            for step in range(count, count + 2 * argument, 2):
+                chosen = np.array([step, step + 1])
+                snapshot.append(chosen)
+                chosen[:] = -1  # an agent may overwrite its array
+            for env, actions in enumerate(lists):
+                actions.extend(range(count + env, count + 2 * argument, 2))
+                traces.append((snapshot.trace(env, argument, "last"), resets[env], list(actions), argument))
+            count += 2 * argument
+        elif operation == "restart":
+            snapshot.restart(count, np.array(argument))
+            for env in np.flatnonzero(argument).tolist():
+                resets[env], lists[env] = count, []
+        else:
+            saved = snapshot.state_dict()
+            assert len(saved["actions"]) == max(map(len, lists))
+            snapshot = new_snapshot()
+            snapshot.load_state_dict(saved)
+            assert all(
+                torch.equal(snapshot.state_dict()[name], saved[name]) for name in ("resets", "starts", "actions")
+            )
+        kept = [snapshot.actions[start:, env].tolist() for env, start in enumerate(snapshot.starts)]
+        assert kept == lists
+        longest = max(longest, *map(len, lists))
+        assert len(snapshot.actions) <= 2 * longest + snapshot.ROOM
+        assert snapshot.seeds() == [1000 * resets[0], 1000 * resets[1] + 1]
+    for env, (trace, reset, actions, length) in enumerate(traces):
+        assert (trace.seed, trace.actions.tolist()) == (seed_of(env % 2, reset), actions)
+        assert (trace.first, trace.last_state) == (len(actions) - length, "last")

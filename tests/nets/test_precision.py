@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lib import common, dqn_model
-from lib.experience.batch import Batch
+from lib.experience.ring import Batch
 from lib.nets import encoders
 
 
