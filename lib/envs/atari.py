@@ -23,16 +23,17 @@ from lib.errors import UsageError
 
 FRAME_SKIP = 4  # emulator frames per agent step
 NOOP_MAX = 30  # maximum number of no-op actions at the start of an episode
-SCREEN = 84  # height and width of a preprocessed screen, in pixels
+SCREEN = 84  # height and width of a preprocessed screen, in pixels; see single_env.screen_size
 
 ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
 gym.register_envs(ale_py)
 
 
-def preprocess(env: gym.Env, tweaked: bool = False) -> gym.Env:
+def preprocess(env: gym.Env, tweaked: bool = False, screen: int = SCREEN) -> gym.Env:
     """Wrap an Atari game with frame skip 1 in gymnasium's preprocessing, or in DirectAtari if it is tweaked.
 
-    Observations are (84, 84) uint8. Rewards are clipped to [-1, 1] after they are added to the episode's return.
+    Observations are (screen, screen) uint8. The return of an episode is the sum of its rewards before they are clipped
+    to [-1, 1].
 
     Raises:
         UsageError: if the game has wrappers for observations, which would have no effect.
@@ -46,9 +47,9 @@ def preprocess(env: gym.Env, tweaked: bool = False) -> gym.Env:
             )
         each = each.env
     if tweaked and has_only_checking_wrappers(env):
-        env = DirectAtari(env)
+        env = DirectAtari(env, screen)
     else:
-        env = AtariPreprocessing(env, noop_max=NOOP_MAX, frame_skip=FRAME_SKIP, screen_size=SCREEN)
+        env = AtariPreprocessing(env, noop_max=NOOP_MAX, frame_skip=FRAME_SKIP, screen_size=screen)
     # ClipReward takes ten times as long.
     return TransformReward(RecordEpisodeStatistics(env), lambda reward: max(-1.0, min(1.0, float(reward))))
 
@@ -61,10 +62,11 @@ class DirectAtari(gym.Wrapper):
     empty.
     """
 
-    def __init__(self, env: gym.Env):
+    def __init__(self, env: gym.Env, screen: int):
         super().__init__(env.unwrapped)
         self._emulator: Any = env.unwrapped
-        self.observation_space = spaces.Box(0, 255, (SCREEN, SCREEN), np.uint8)
+        self._shape = screen, screen
+        self.observation_space = spaces.Box(0, 255, self._shape, np.uint8)
         size = (self.env.observation_space.shape or ())[:2]
         self._screen, self._previous_screen = np.zeros((2, *size), np.uint8)
 
@@ -96,7 +98,7 @@ class DirectAtari(gym.Wrapper):
     def _observation(self) -> np.ndarray:
         # The maximum of the last two frames of a step, because some games draw their objects on every second frame.
         np.maximum(self._screen, self._previous_screen, out=self._screen)
-        observation: np.ndarray = cv2.resize(self._screen, (SCREEN, SCREEN), interpolation=cv2.INTER_AREA)
+        observation: np.ndarray = cv2.resize(self._screen, self._shape, interpolation=cv2.INTER_AREA)
         return observation
 
 

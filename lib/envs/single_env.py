@@ -19,7 +19,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import RecordEpisodeStatistics
 
-from lib.envs.atari import FRAME_SKIP, is_atari, preprocess
+from lib.envs.atari import FRAME_SKIP, SCREEN, is_atari, preprocess
 from lib.envs.checked_env import ActionSpace, CheckedEnv, guard, is_our_call
 from lib.envs.frames import FrameStack
 from lib.envs.masks import NUMERIC, CompositeBox
@@ -27,7 +27,7 @@ from lib.envs.states import States
 from lib.errors import UsageError
 from lib.system.files import PROJECT
 
-CHANNEL_AXIS = "channel_axis"  # argument of an id that is not the constructor's; see observations.prepare
+CHANNEL_AXIS, SCREEN_SIZE = "channel_axis", "screen_size"  # arguments of an id that are not the constructor's
 Arguments = dict[str, Any]  # of the constructor of an environment
 SPACES: dict[str, dict[str, str]] = {}  # spaces of the environments that were made here, by id; see space_text
 
@@ -79,7 +79,8 @@ def make_env(
 
     Args:
         env_id: id registered with gymnasium; "package.module:Id" imports the module first, and "Id(size=9)" passes the
-            argument to the constructor. But "Id(channel_axis=2)" says which axis of observations holds the channels.
+            argument to the constructor. But "Id(channel_axis=2)" says which axis of observations holds the channels,
+            and "Game(screen_size=42)" resizes the screens of an Atari game to 42 x 42 pixels instead of 84 x 84.
         tweaked: play an Atari game by DirectAtari, which is faster and gives the same states, rewards and episode ends.
         render_mode: render mode of gymnasium; None for no rendering.
         any_actions: accept every action space that PPO can use, not only Discrete.
@@ -102,7 +103,7 @@ def wrapped(
 ) -> DiscreteEnv:
     """Add the wrappers of this project to an environment of `make_plain_env`; see make_env, and States for `masked`."""
     if is_atari(env):
-        return cast(DiscreteEnv, FrameStack(preprocess(env, tweaked)))
+        return cast(DiscreteEnv, FrameStack(preprocess(env, tweaked, screen_size(env_id))))
     checked = CheckedEnv(env, env_id)
     if not isinstance(checked.action_space, NUMERIC if any_actions else spaces.Discrete):
         raise UsageError(
@@ -111,6 +112,14 @@ def wrapped(
         )
     states = States(checked, EnvId.of(env_id).arguments.get(CHANNEL_AXIS), masked)
     return cast(DiscreteEnv, RecordEpisodeStatistics(states))
+
+
+def screen_size(env_id: str) -> int:
+    """Return the height and the width of an Atari game's states, which its id may have as an argument."""
+    size: int = EnvId.of(env_id).arguments.get(SCREEN_SIZE, SCREEN)
+    if type(size) is not int or size < 36:
+        raise UsageError(f"{env_id} has screen_size={size!r}; it has to be a whole number from 36 on")
+    return size
 
 
 def conversions(env: gym.Env) -> list[str]:
@@ -161,7 +170,7 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
 def _make(env_id: str, options: Arguments) -> gym.Env:
     module, name, arguments = EnvId.of(env_id)
     registered = _registered_by(module)
-    arguments.pop(CHANNEL_AXIS, None)
+    arguments.pop(SCREEN_SIZE if is_atari_id(env_id) else CHANNEL_AXIS, None)
     arguments |= options
     try:
         with guard(lambda: f"{env_id} (in its constructor)"):

@@ -16,7 +16,7 @@ from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, has_only_checking_wrapp
 from lib.envs.checked_env import ActionSpace, Info, Reset, Stepped
 from lib.envs.frames import STACK
 from lib.envs.masks import MaskedBox, StackedBox
-from lib.envs.single_env import Arguments, make_plain_env, wrapped
+from lib.envs.single_env import Arguments, make_plain_env, screen_size, wrapped
 from lib.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def make_vector_env(
                 f"games: {first}, {game}. Native environments do not support them; play it with one of the scripts 00 "
                 "to 04 of chapter 9, or take an id that ale_py registers"
             )
-        envs = RecordEpisodeStatistics(NativeAtari(game, num_envs, threads))
+        envs = RecordEpisodeStatistics(NativeAtari(game, num_envs, threads, screen=screen_size(env_id)))
         return cast(DiscreteVectorEnv, ClipReward(envs, -1.0, 1.0))
     made = [Pausable(wrapped(first, env_id, any_actions=any_actions))]
     masked = isinstance(made[0].observation_space, MaskedBox)
@@ -116,17 +116,20 @@ class NativeAtari(VectorWrapper):
         game: arguments with which ale_py registered the game, such as game and repeat_action_probability.
         num_envs, threads: see make_vector_env.
         noop_max: maximum number of no-op actions at the start of an episode.
+        screen: height and width of the states.
     """
 
-    def __init__(self, game: Arguments, num_envs: int, threads: int = 0, noop_max: int = NOOP_MAX):
+    def __init__(
+        self, game: Arguments, num_envs: int, threads: int = 0, noop_max: int = NOOP_MAX, screen: int = SCREEN
+    ):
         super().__init__(
             AtariVectorEnv(
                 **{name: game[name] for name in NATIVE_ARGUMENTS},
                 num_envs=num_envs,
                 num_threads=threads,
                 autoreset_mode=AutoresetMode.SAME_STEP,
-                img_height=SCREEN,
-                img_width=SCREEN,
+                img_height=screen,
+                img_width=screen,
                 stack_num=STACK,
                 frameskip=FRAME_SKIP,
                 noop_max=noop_max,
@@ -134,7 +137,7 @@ class NativeAtari(VectorWrapper):
                 use_fire_reset=False,
             )
         )
-        self.single_observation_space = StackedBox(spaces.Box(0, 255, (SCREEN, SCREEN), np.uint8), STACK)
+        self.single_observation_space = StackedBox(spaces.Box(0, 255, (screen, screen), np.uint8), STACK)
         self._episode_steps = np.zeros(num_envs, np.int64)  # steps since the last reset
         self._no_ops = np.zeros(num_envs, np.int64)  # frames before the first action
 

@@ -136,13 +136,17 @@ class NormalisingEncoder(nn.Module):
 
 
 class ImageEncoder(NormalisingEncoder):
-    """Network of Mnih et al. (2013), with layer normalisation: 16 filters of 8 x 8, 32 of 4 x 4, and 256 units."""
+    """Network of Mnih et al. (2013), with layer normalisation: 16 filters of 8 x 8, 32 of 4 x 4, and 256 units.
+
+    If a side is shorter than 60 pixels, the first filters are 4 x 4 with half the stride.
+    """
 
     features = 256
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32):
         super().__init__(shape, dtype)
-        self.first = nn.Conv2d(shape[0], 16, kernel_size=8, stride=4)
+        kernel = 4 if min(shape[1:]) < 60 else 8
+        self.first = nn.Conv2d(shape[0], 16, kernel, stride=kernel // 2)
         self.second = nn.Conv2d(16, 32, kernel_size=4, stride=2)
         with torch.no_grad():
             size = self.second(self.first(torch.zeros(1, *shape))).numel()

@@ -94,6 +94,17 @@ def test_an_id_may_name_a_function_that_registers_it_and_arguments_for_the_const
         make_env("fakes:Catch-v0", render_mode="rgb_array")
 
 
+def test_an_id_may_name_the_size_of_an_atari_games_screens():
+    env_id = "PongNoFrameskip-v4(screen_size=42)"
+    plain, tweaked = (make_env(env_id, tweaked=tweaked) for tweaked in (False, True))
+    first, other = plain.reset(seed=1)[0], tweaked.reset(seed=1)[0]
+    assert first.shape == plain.observation_space.shape == (4, 42, 42)
+    assert np.array_equal(first, other)
+    assert make_vector_env(env_id, 2).reset(seed=1)[0].shape == (2, 4, 42, 42)
+    with pytest.raises(UsageError, match="has screen_size=10; it has to be a whole number from 36 on"):
+        make_env("PongNoFrameskip-v4(screen_size=10)")
+
+
 def test_an_environment_goes_to_another_process_as_its_id():
     env = make_env("fakes:Counting-v0")
     made = fakes.Counting.made

@@ -1,5 +1,6 @@
 """Environments that step together: each kind equals single environments, on a random walk with partial resets."""
 
+from functools import partial
 from typing import Any
 
 import ale_py
@@ -23,10 +24,10 @@ def unclipped(env_id, num_envs, **options):
     return RecordEpisodeStatistics(vector_env.NativeAtari(gym.spec(env_id).kwargs, num_envs, **options))
 
 
-def native(env_id):
+def native(env_id, screen=84):
     """Return native environments and gymnasium's preprocessing, without no-ops and without clipping of rewards."""
-    twins = [FrameStack(AtariPreprocessing(gym.make(env_id), noop_max=0, screen_size=84)) for _ in range(2)]
-    return unclipped(env_id, 2, noop_max=0), twins
+    twins = [FrameStack(AtariPreprocessing(gym.make(env_id), noop_max=0, screen_size=screen)) for _ in range(2)]
+    return unclipped(env_id, 2, noop_max=0, screen=screen), twins
 
 
 def one_by_one(env_id):
@@ -50,6 +51,7 @@ def allowed_actions(envs, states, rng):
     [
         pytest.param(native, PONG, 1500, marks=pytest.mark.long),
         (native, BREAKOUT, 220),
+        (partial(native, screen=42), BREAKOUT, 220),
         (native, "ShortPong-v0", 170),
         (one_by_one, "fakes:Coded-v0", 60),  # sums of its rewards would differ in float32
         (one_by_one, "MountainCar-v0", 220),
