@@ -104,9 +104,9 @@ def count_lines(file: Path, name: str = "") -> int:
 
 def lines_of(script: Path) -> tuple[int, int]:
     """Return the number of lines of lib that a script imports, and of those that its reader reads."""
-    named = re.findall(r"(?:(\w+) in )?(lib/[\w/]+\.py)", header(script)["Read"])
-    to_read = count_lines(script) + sum(count_lines(PROJECT / file, name) for name, file in named)
-    return sum(map(count_lines, imported_files(script))), to_read
+    named = re.findall(r"(?:(\w+(?: and \w+)*) in )?(lib/[\w/]+\.py)", header(script)["Read"])
+    to_read = sum(count_lines(PROJECT / file, name) for names, file in named for name in names.split(" and "))
+    return sum(map(count_lines, imported_files(script))), count_lines(script) + to_read
 
 
 def row(script: Path) -> tuple[str, str, str, str]:

@@ -8,8 +8,8 @@ Keeps   nothing, because it has no parent
 Paper   Mnih et al., Human-level control through deep reinforcement learning, 2015,
         https://www.nature.com/articles/nature14236
 Run     ./01_dqn_basic.py --cuda
-Read    lib/experience/stream.py, lib/experience/ring.py and lib/common.py: the path of a transition;
-        docs/chapter08.md: deviations from the paper
+Read    Stream and ExperienceStream in lib/experience/stream.py, lib/experience/ring.py and lib/common.py: the path of
+        a transition; docs/chapter08.md: deviations from the paper
 """
 
 import sys

@@ -8,7 +8,8 @@ Keeps   statistics: states, rewards and episode ends are the same. An episode st
         to 30. A game gets a new seed about every 500,000 agent steps, so that a run can be resumed within minutes
 Paper   Weng et al., EnvPool, 2022, https://arxiv.org/abs/2206.10558
 Run     ./05_native_envs.py --cuda --envs 8
-Read    lib/envs/vector_env.py, then lib/experience/stream.py and lib/experience/ring.py
+Read    lib/envs/vector_env.py, then Stream and ExperienceStream in lib/experience/stream.py, and
+        lib/experience/ring.py
 """
 
 import sys

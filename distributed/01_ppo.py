@@ -8,9 +8,9 @@ Keeps   nothing: it is the first script of this folder
 Paper   Schulman et al., Proximal policy optimization algorithms, 2017, https://arxiv.org/abs/1707.06347, with the
         implementation details that CleanRL and Stable-Baselines3 share, except episodic lives and FIRE
 Run     ./01_ppo.py --cuda
-Read    lib/ppo/rollout.py for acting, with lib/experience/stream.py and NativeAtari in lib/envs/vector_env.py;
-        lib/ppo/update.py for learning, with lib/ppo/losses.py; lib/ppo/model.py for the network, with NatureEncoder in
-        lib/nets/encoders.py
+Read    lib/ppo/rollout.py for acting, with Stream in lib/experience/stream.py and NativeAtari in
+        lib/envs/vector_env.py; lib/ppo/update.py for learning, with lib/ppo/losses.py; lib/ppo/model.py for the
+        network, with NatureEncoder in lib/nets/encoders.py
 """
 
 import sys
