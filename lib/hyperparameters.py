@@ -288,8 +288,6 @@ HYPERPARAMS = {
     "invaders": dataclasses.replace(_BREAKOUT, env_name="SpaceInvadersNoFrameskip-v4", run_name="invaders"),
 }
 
-SMALL_PONG = "PongNoFrameskip-v4(screen_size=42)"  # a quarter of the pixels; learning takes two thirds of the time
-
 FAST_HYPERPARAMS = {
     "pong": dataclasses.replace(
         HYPERPARAMS["pong"],
@@ -329,7 +327,7 @@ _fast = PPO_FAST_HYPERPARAMS[OWN]
 PPO_FAST_HYPERPARAMS[VECTORS] = dataclasses.replace(_fast, run_name=VECTORS, epochs=10, minibatch=128, max_steps=10**6)
 PPO_FAST_HYPERPARAMS["pong"] = dataclasses.replace(
     PPO_FAST_HYPERPARAMS["pong"],
-    env_name=SMALL_PONG,
+    env_name="PongNoFrameskip-v4(screen_size=42)",  # on fewer pixels, learning takes two thirds of the time
     gamma=0.98,
     entropy_final=0.0005,
     kl_target=0.02,
