@@ -7,9 +7,9 @@ Keeps   statistics
 Paper   Mnih et al., Human-level control through deep reinforcement learning, 2015,
         https://www.nature.com/articles/nature14236
 Run     ./01_baseline.py --cuda
-Read    Stream in lib/experience/stream.py, and lib/experience/transitions.py: the path of a transition;
-        batch_generator and calc_loss_dqn in lib/common.py: the loop and the loss; DQN in lib/dqn_model.py, with
-        PlainEncoder in lib/nets/encoders.py
+Read    Stream and ExperienceStream in lib/experience/stream.py, LazyFrames and FrameStrip in lib/envs/frames.py, and
+        lib/experience/transitions.py: the path of a transition; lib/common.py, with td_targets and td_losses in
+        lib/nets/losses.py: the loop and the loss; DQN in lib/dqn_model.py, with PlainEncoder in lib/nets/encoders.py
 """
 
 import sys

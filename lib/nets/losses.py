@@ -24,7 +24,7 @@ def require_batch(**tensors: torch.Tensor) -> None:
 
 def q_targets(returns: torch.Tensor, discounts: torch.Tensor, next_target_q_values: torch.Tensor) -> torch.Tensor:
     """Compute the targets of DQN, (batch,), Mnih et al. (2015), algorithm 1; see double_q_targets."""
-    return double_q_targets(returns, discounts, next_target_q_values, next_target_q_values)
+    return td_targets(returns, discounts, next_target_q_values.max(dim=1).values)
 
 
 def double_q_targets(

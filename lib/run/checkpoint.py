@@ -21,7 +21,7 @@ from torch import nn
 from lib.errors import Fault, UsageError, first_line
 from lib.experience.interface import State, Stateful
 from lib.run.episodes import EpisodeEvents, attach_as_last, episode_videos
-from lib.run.folder import GrowingFiles, RunFolder
+from lib.run.folder import RunFolder
 from lib.run.stopping import NOT_FINITE, Stopper
 from lib.system import files
 from lib.system.clock import since_process_start
@@ -114,7 +114,7 @@ def restore_files(folder: RunFolder, sizes: dict[str, int], step: int, episode: 
         for saved_at, file in numbered(folder.checkpoints, kind):
             if saved_at > step:
                 file.rename(file.with_suffix(suffix))
-    GrowingFiles(folder.path).load_state_dict(sizes)
+    folder.load_state_dict(sizes)
     for number, video in episode_videos(folder.path):
         if number > episode:
             video.unlink()

@@ -1,6 +1,5 @@
 """Run folders: everything that is recorded about a run. See docs/running.md for the files."""
 
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -36,6 +35,8 @@ CODE = ("lib", "chapter08", "chapter09", "distributed", "tools", "benchmarks", "
 class RunFolder:
     """A run folder, which exists. It is locked until `close`; a lock of another process is a UsageError."""
 
+    flush: Callable[[], object] = staticmethod(lambda: None)  # writes buffered data to the files that only grow
+
     def __init__(self, path: Path):
         self.path, self.checkpoints = path, path / "checkpoints"
         self.result = path / "result.json"  # which does not exist while the run is learning
@@ -60,6 +61,25 @@ class RunFolder:
         recorded |= {"knobs": recorded["knobs"] | knobs, "sessions": [*recorded["sessions"], current]}
         write_json(self.path / "params.json", recorded)
 
+    def state_dict(self) -> dict[str, int]:
+        """Return the sizes of the files that only grow, episodes.csv and TensorBoard's event files."""
+        self.flush()
+        for path in self._growing():
+            with path.open("rb+") as file:
+                files.sync(file)  # these files must reach the disk before the checkpoint does
+        return {path.name: path.stat().st_size for path in self._growing()}
+
+    def load_state_dict(self, sizes: dict[str, int]) -> None:
+        """Truncate files to their sizes, and remove others, so that a resumed run writes no part of a file twice."""
+        for path in self._growing():
+            if path.name not in sizes:
+                path.unlink()
+            elif path.stat().st_size > sizes[path.name]:
+                os.truncate(path, sizes[path.name])
+
+    def _growing(self) -> list[Path]:
+        return sorted([*self.path.glob("episodes.csv"), *self.path.glob("events.out.tfevents.*")])
+
     def close(self) -> None:
         self._lock.release()
 
@@ -74,36 +94,6 @@ def new_folder(runs_dir: Path, name: str) -> Path:
             path.mkdir()
             return path.resolve()
         path = stem.with_name(f"{stem.name}-{next(numbers)}")
-
-
-@dataclasses.dataclass
-class GrowingFiles:
-    """The sizes of the files that only grow, episodes.csv and TensorBoard's event files.
-
-    A checkpoint holds them, and loading them truncates the files. So a resumed run writes no part of a file twice.
-    `flush` is a function that writes buffered data to the files.
-    """
-
-    folder: Path
-    flush: Callable[[], object] = lambda: None
-
-    def state_dict(self) -> dict[str, int]:
-        self.flush()
-        for path in self._files():
-            with path.open("rb+") as file:
-                files.sync(file)  # these files must reach the disk before the checkpoint does
-        return {path.name: path.stat().st_size for path in self._files()}
-
-    def load_state_dict(self, sizes: dict[str, int]) -> None:
-        """Truncate the files to their saved sizes, and remove files for which the checkpoint has no size."""
-        for path in self._files():
-            if path.name not in sizes:
-                path.unlink()
-            elif path.stat().st_size > sizes[path.name]:
-                os.truncate(path, sizes[path.name])
-
-    def _files(self) -> list[Path]:
-        return sorted([*self.folder.glob("episodes.csv"), *self.folder.glob("events.out.tfevents.*")])
 
 
 def in_use(run: Path) -> bool:

@@ -25,7 +25,7 @@ from lib.run import checkpoint, console, evaluation
 from lib.run.arguments import RunOptions, describe, options_of_book
 from lib.run.episode_player import EpisodePlayer
 from lib.run.episodes import EpisodeEvents, EpisodeFile, Episodes, TrainingEvents, attach_as_last, register_events
-from lib.run.folder import GrowingFiles, RunFolder, new_folder, read_json, require_spaces, write_json
+from lib.run.folder import RunFolder, new_folder, read_json, require_spaces, write_json
 from lib.run.policy import GreedyPolicy
 from lib.run.speed import Speed
 from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper
@@ -129,15 +129,13 @@ def setup_ignite(
         saved = {**save, **{name: figure for name, figure in figures.items() if isinstance(figure, Stateful)}}
         if isinstance(params, Hyperparameters) and not params.checkpoint_replay:
             saved.pop("replay", None)
-        objects: dict[str, Stateful] = {"source": source, "episodes": episodes, "speed": speed, **saved}
+        objects: dict[str, Stateful] = {"source": source, "episodes": episodes, **saved}
         content = checkpoint.newest(folder.checkpoints)  # of the checkpoint; {} without one
         warm_up = 0 if "replay" in content else params.warm_up  # agent steps until learning starts
         if content:
             if options.new_episodes:
                 content["source"] = without_actions(content["source"])
-            # After another warm-up, the replay ratio is counted anew.
-            kept = {name: each for name, each in objects.items() if name != "speed" or not warm_up}
-            checkpoint.restore(kept, content)
+            checkpoint.restore(objects, content)
             log.info("Resumed at step %s.", f"{source.steps_done:,}")
             if stopper.interrupted():
                 raise UsageError(
@@ -175,7 +173,8 @@ def setup_ignite(
             # It has nothing to learn if it was stopped before its result or its evaluation was written.
             end = stopper.check if episodes.solved is None else stopper.solved
             engine.add_event_handler(Events.EPOCH_STARTED(once=1), end)
-        objects |= {**loop, "files": GrowingFiles(folder.path, board.writer.flush)}
+        folder.flush = board.writer.flush
+        objects |= {**loop, "files": folder}
         if isinstance(params, Hyperparameters) and params.learning_rate_final is not None:
             _attach_decay(engine, params, saved["optimizer"], source)
         speed.attach(engine)

@@ -67,15 +67,6 @@ class Speed:
         engine.add_event_handler(self.every, self._update_metrics)
         engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, self._episode_completed)
 
-    def state_dict(self) -> dict[str, int]:
-        """Return the counters of the replay ratio, so that a resumed run logs what an uninterrupted one does."""
-        steps, samples = self._counted or (0, 0)
-        return {"samples": self._samples, "counted_steps": steps, "counted_samples": samples}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self._samples = state["samples"]
-        self._counted = state["counted_steps"], state["counted_samples"]
-
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Leave the time spent in this block out of all speeds and parts."""
@@ -137,7 +128,7 @@ class Speed:
         self._batch_timer.reset().pause()
         self._learn_timer.reset()
         self._iteration = engine.state.iteration
-        self._counted = self._counted or (self._start.steps, self._samples)
+        self._counted = self._start.steps, self._samples
         engine.fire_event(TrainingEvents.LEARNING_STARTED)
 
     def _iteration_completed(self) -> None:

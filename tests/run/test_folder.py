@@ -12,7 +12,7 @@ from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import folder
 from lib.run.arguments import RunOptions, describe
-from lib.run.folder import GrowingFiles, RunFolder, find, new_folder, read_params, trusted_id
+from lib.run.folder import RunFolder, find, new_folder, read_params, trusted_id
 from lib.system import files
 from running import PROJECT
 
@@ -61,12 +61,12 @@ def test_a_run_of_another_format_is_refused(tmp_path):
 def test_files_are_truncated_to_their_saved_sizes_and_new_ones_removed(tmp_path):
     (tmp_path / "episodes.csv").write_bytes(b"episode,step\n1,100\n")
     (tmp_path / "events.out.tfevents.1").write_bytes(b"12345")
-    growing = GrowingFiles(tmp_path, lambda: None)
-    saved = growing.state_dict()
+    run = RunFolder(tmp_path)
+    saved = run.state_dict()
     with (tmp_path / "episodes.csv").open("ab") as file:
         file.write(b"2,200\n")
     (tmp_path / "events.out.tfevents.2").touch()
-    growing.load_state_dict(saved)
+    run.load_state_dict(saved)
     assert (tmp_path / "episodes.csv").read_bytes() == b"episode,step\n1,100\n"
     assert not (tmp_path / "events.out.tfevents.2").exists()
 
