@@ -39,7 +39,7 @@ Untimed = Callable[[], AbstractContextManager[None]]  # time spent in such a con
 EPISODES, EPISODES_BETWEEN = 20, 10  # in the evaluation at the end of a run, and in one during training
 SPREAD = ("mean", "std", "min", "max")  # statistics of the returns
 GROUP = 10  # episodes that are played together
-SHORT = 1.0  # seconds; a shorter evaluation is not worth the start of a process
+SHORT = 0.5  # seconds; a shorter evaluation is not worth the start of a process
 
 
 def evaluate(
