@@ -74,7 +74,7 @@ def imported_files(script: Path) -> set[Path]:
 
 
 def _imported_names(node: ast.AST) -> Iterator[str]:
-    """Yield the dotted names that a module imports when it is imported itself, such as lib.nets.losses.q_targets."""
+    """Yield the dotted names that a module imports when it is imported itself, such as lib.nets.losses.td_targets."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):

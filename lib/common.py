@@ -130,7 +130,7 @@ def td_errors(batch: Batch, net: nn.Module, tgt_net: nn.Module, no_grad: bool = 
     """
     values = losses.select_actions(net(batch.states), batch.actions)
     with torch.no_grad() if no_grad else nullcontext():
-        targets = losses.q_targets(batch.returns, batch.discounts, tgt_net(batch.next_states))
+        targets = losses.td_targets(batch.returns, batch.discounts, tgt_net(batch.next_states).max(dim=1).values)
     return values - targets.detach()
 
 

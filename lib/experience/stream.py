@@ -211,7 +211,7 @@ class Stream(ExperienceSource):
         self.envs.close()
 
     def state_dict(self) -> State:
-        """Return the state, with the snapshot and what the environments carry across episodes."""
+        """Return agent steps, unreported episodes, the snapshot, and what the environments carry across episodes."""
         snapshot = self._snapshot.state_dict() | {"states": torch.from_numpy(self.states.copy())}
         return super().state_dict() | {"snapshot": snapshot, "carried": vector_env.carried(self.envs)}
 
@@ -229,7 +229,7 @@ class Stream(ExperienceSource):
         if self._snapshot.resets[0] < 0:  # saved before the first step
             return
         saved_states: np.ndarray = state["snapshot"]["states"].numpy()
-        vector_env.set_each(self.envs, "restored", state["carried"])
+        vector_env.set_each(self.envs, "restored", state["carried"])  # the seeded resets below give it back
         try:
             is_restored = "actions" in state["snapshot"] and self._replay(saved_states)
         except Exception as error:
@@ -246,7 +246,7 @@ class Stream(ExperienceSource):
         """Reset each environment where its kept actions start, and repeat them. Return whether the states are right."""
         starts, actions = self._snapshot.starts, self._snapshot.actions
         self._reset(np.ones(self.envs.num_envs, bool))
-        vector_env.set_each(self.envs, "paused", (starts > 0).tolist())
+        vector_env.set_each(self.envs, "paused", (starts > 0).tolist())  # ignore actions until their reset
         with TaskProgress("Restoring environments by repeating actions", len(actions) * self.envs.num_envs) as progress:
             for step in range(len(actions) + 1):
                 if step and (starting := starts == step).any():

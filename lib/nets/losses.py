@@ -22,11 +22,6 @@ def require_batch(**tensors: torch.Tensor) -> None:
         raise ValueError(f"{', '.join(tensors)} have the shapes {shapes}; all have to be (batch,)")
 
 
-def q_targets(returns: torch.Tensor, discounts: torch.Tensor, next_target_q_values: torch.Tensor) -> torch.Tensor:
-    """Compute the targets of DQN, (batch,), Mnih et al. (2015), algorithm 1; see double_q_targets."""
-    return td_targets(returns, discounts, next_target_q_values.max(dim=1).values)
-
-
 def double_q_targets(
     returns: torch.Tensor, discounts: torch.Tensor, next_q_values: torch.Tensor, next_target_q_values: torch.Tensor
 ) -> torch.Tensor:

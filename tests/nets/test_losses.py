@@ -12,7 +12,7 @@ from lib.nets import losses
 from oracles import distribution
 
 
-def test_q_targets_by_hand():
+def test_targets_by_hand():
     # The online network prefers actions 2, 0 and 1. The target network prefers the values 90 and 80. The value 1000
     # comes after a termination and does not count.
     returns, discounts = torch.tensor([1.0, -1.0, 2.0]), torch.tensor([0.9, 0.81, 0.0])
@@ -20,7 +20,7 @@ def test_q_targets_by_hand():
     target = torch.tensor([[90.0, 7.0, 10.0], [20.0, 80.0, 3.0], [4.0, 1000.0, 5.0]])
     double = losses.double_q_targets(returns, discounts, online, target)
     assert double.tolist() == pytest.approx([1.0 + 0.9 * 10.0, -1.0 + 0.81 * 20.0, 2.0])
-    single = losses.q_targets(returns, discounts, target)
+    single = losses.td_targets(returns, discounts, target.max(dim=1).values)
     assert single.tolist() == pytest.approx([1.0 + 0.9 * 90.0, -1.0 + 0.81 * 80.0, 2.0])
 
 
