@@ -38,7 +38,10 @@ class Run:
         is_running = in_use(path)  # asked first, because the run may end meanwhile
         result = {} if is_running else read_json(path / "result.json")
         evaluation = read_json(path / "evaluation.json")
-        return cls(path, read_params(path), read_episodes(path), is_running, result, evaluation)
+        run = cls(path, read_params(path), read_episodes(path), is_running, result, evaluation)
+        if is_running:
+            run.scalars  # noqa: B018 - read them now, because they grow
+        return run
 
     @property
     def name(self) -> str:

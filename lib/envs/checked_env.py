@@ -74,7 +74,7 @@ class CellActions(ActionSpace):
 
 
 class CheckedEnv(gym.Wrapper):
-    """Check the shape, type and numbers of observations, and rewards. Errors name the environment.
+    """Check actions, the shape, type and numbers of observations, and rewards. Errors name the environment.
 
     Observations are copied, because an environment may write its next one into the same array. Lists, and data types
     of the same kind as the space's, such as float64 for float32 or int64 for uint8, are converted to the space's.
@@ -85,7 +85,7 @@ class CheckedEnv(gym.Wrapper):
         env_id: its id, for messages.
 
     Raises:
-        Fault: by `reset` and `step`, if an observation or a reward is wrong.
+        Fault: by `reset` and `step`, if an action, other than of a Box, an observation or a reward is wrong.
 
     Attributes:
         opened: environments that are not closed yet.
@@ -123,6 +123,8 @@ class CheckedEnv(gym.Wrapper):
         space = self.env.action_space  # some environments compare types; NASim does
         action = action + self.first_action
         action = int(action) if isinstance(space, spaces.Discrete) else np.array(action, space.dtype)
+        if not (isinstance(space, spaces.Box) or space.contains(action)):
+            raise Fault(f"{self.describe()}: the action {action} is not in {space}")
         with guard(self.describe):
             observation, reward, terminated, truncated, info = self.env.step(action)
             observation, number = self._checked(observation, self.observation_space), float(np.asarray(reward).item())

@@ -1,4 +1,4 @@
-"""Wrong observations and rewards are reported in one line; other errors of an environment carry its name."""
+"""Wrong actions, observations and rewards are reported in one line; other errors of an environment carry its name."""
 
 import re
 import sys
@@ -62,6 +62,16 @@ def test_a_wrong_observation_is_reported_with_its_place(space, observation, prob
     env.step(0)
     with pytest.raises(Fault, match=re.escape(f"Odd-v0 (episode 2 from seed 7, at step 2): its observation{problem}")):
         env.step(0)
+
+
+@pytest.mark.parametrize(("space", "action"), [(spaces.Discrete(2), -1), (spaces.MultiDiscrete([2, 3]), [0, 3])])
+def test_an_action_out_of_range_is_refused(space, action):
+    plain, action = Scripted((GOOD, 0.0)), np.array(action)
+    plain.action_space = space
+    env = CheckedEnv(plain, "Odd-v0")
+    env.reset(seed=7)
+    with pytest.raises(Fault, match=re.escape(f"Odd-v0 (episode 1 from seed 7, at step 1): the action {action} is")):
+        env.step(action)
 
 
 def test_observations_and_rewards_are_converted_and_copied():
