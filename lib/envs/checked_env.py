@@ -89,6 +89,7 @@ class CheckedEnv(gym.Wrapper):
 
     Attributes:
         opened: environments that are not closed yet.
+        number: the environment's index in the run, for messages; None if it is unknown.
         first_action: the environment's own number of action 0, or an array of them; 0 for other spaces.
     """
 
@@ -98,6 +99,7 @@ class CheckedEnv(gym.Wrapper):
         super().__init__(env)
         self.opened.add(self)
         self.env_id = env_id
+        self.number: int | None = None
         space = env.action_space
         self.first_action = getattr(space, "start", 0)
         if isinstance(space, spaces.Discrete):
@@ -176,12 +178,13 @@ class CheckedEnv(gym.Wrapper):
         return Fault(f"{self.describe()}: its {problem}. Correct the environment, or add a wrapper that does")
 
     def describe(self) -> str:
-        """Return the environment's id, seed, step and episode since the reset with that seed, for messages."""
+        """Return the environment's number, id, seed, step and episode since the reset with that seed, for messages."""
+        name = self.env_id if self.number is None else f"environment {self.number} of {self.env_id}"
         if not self._episode:
-            return f"{self.env_id} (before its first reset)"
+            return f"{name} (before its first reset)"
         seed = "without a seed" if self._seed is None else f"from seed {self._seed}"
         when = f"at step {self._step}" if self._step else "at the reset"
-        return f"{self.env_id} (episode {self._episode} {seed}, {when})"
+        return f"{name} (episode {self._episode} {seed}, {when})"
 
 
 @contextlib.contextmanager

@@ -147,6 +147,7 @@ class Stream(ExperienceSource):
         self.seed = seed
         self.env_indices = range(first_env, first_env + envs.num_envs)
         self.total_envs = total_envs or envs.num_envs
+        vector_env.set_each(envs, "number", list(self.env_indices))
         self.states: np.ndarray = np.zeros(0)
         self.frame_skip = frame_skip(envs)
         self.interrupted_states: np.ndarray | None = None

@@ -270,3 +270,10 @@ def test_a_snapshot_equals_lists(operations):
     for env, (trace, reset, actions, length) in enumerate(traces):
         assert (trace.seed, trace.actions.tolist()) == (seed_of(env % 2, reset), actions)
         assert (trace.first, trace.last_state) == (len(actions) - length, "last")
+
+
+def test_an_error_names_the_environment_by_its_number_in_the_run():
+    stream = Stream(vector_env.make_vector_env("fakes:Failing-nan-v0", 2), first_env=4, total_envs=6)
+    stream.begin()
+    with pytest.raises(Fault, match=r"^environment [45] of fakes:Failing-nan-v0 \(episode \d+ from seed \d+, at step"):
+        list(map(stream.step, np.zeros((200, 2), np.int64)))
