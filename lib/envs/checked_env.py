@@ -74,7 +74,7 @@ class CellActions(ActionSpace):
 
 
 class CheckedEnv(gym.Wrapper):
-    """Check actions, the shape, type and numbers of observations, and rewards. Errors name the environment.
+    """Check actions, observations and rewards. Errors name the environment.
 
     Observations are copied, because an environment may write its next one into the same array. Lists, and data types
     of the same kind as the space's, such as float64 for float32 or int64 for uint8, are converted to the space's.
@@ -85,7 +85,7 @@ class CheckedEnv(gym.Wrapper):
         env_id: its id, for messages.
 
     Raises:
-        Fault: by `reset` and `step`, if an action, other than of a Box, an observation or a reward is wrong.
+        Fault: by `reset` and `step`, if an observation, a reward or an action is wrong. Box actions are not checked.
 
     Attributes:
         opened: environments that are not closed yet.

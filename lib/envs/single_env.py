@@ -136,7 +136,7 @@ def _made_again(env_id: str, render_mode: str | None) -> CheckedEnv:
 
 # Pickling or copying an environment makes a new one from its id, without its episode: a copy would lack what its class
 # or a library in C holds.
-copyreg.pickle(CheckedEnv, lambda env: (_made_again, (env.env_id, env.render_mode)))
+copyreg.pickle(CheckedEnv, lambda env: (_made_again, (env.env_id, env.render_mode), {"number": env.number}))
 
 
 def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:

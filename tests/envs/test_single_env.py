@@ -107,11 +107,13 @@ def test_an_id_may_name_the_size_of_an_atari_games_screens():
 
 def test_an_environment_goes_to_another_process_as_its_id():
     env = make_env("fakes:Counting-v0")
+    env.set_wrapper_attr("number", 3)  # for the messages of errors
     made = fakes.Counting.made
     other = cloudpickle.loads(cloudpickle.dumps(env))
     assert fakes.Counting.made == made + 1
     assert other.reset(seed=1)[0] == env.reset(seed=1)[0]
     assert type(other) is type(env)
+    assert other.get_wrapper_attr("number") == 3
 
 
 def test_the_limit_of_an_atari_game_counts_agent_steps_and_the_game_may_record_its_own_statistics(register):
